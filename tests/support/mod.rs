@@ -1,0 +1,49 @@
+//! The harness: a real server for each test, and what is needed to talk to it.
+//!
+//! `REDIS_SERVER` names the server binary (default: `redis-server`), `REDIS_LOCK_MODULE` the module
+//! file (default: the one that cargo builds beside the running test).
+
+#![allow(
+    dead_code,
+    unused_imports,
+    unused_macros,
+    reason = "compiled into every test file, and none of them uses all of it"
+)]
+
+mod client;
+mod cluster;
+mod events;
+mod module;
+mod port;
+mod reply;
+mod server;
+mod wire;
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+pub(crate) use client::{Client, call, cmd};
+pub(crate) use cluster::Cluster;
+pub(crate) use events::Events;
+pub(crate) use module::module;
+pub(crate) use redis::Value;
+pub(crate) use reply::{
+    acquired, array, assert_acquired, assert_error, bulk, error_text, fence, int, nil, okay,
+};
+pub(crate) use server::{Kind, Server};
+pub(crate) use wire::Wire;
+
+/// How long anything may take before a test gives up: far more than any promise, so that a busy
+/// machine never fails a test, and a reply that never comes does.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+
+const POLL: Duration = Duration::from_millis(2);
+
+/// Waits until `condition` holds, and fails with `what` in words if it does not in time.
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not in {DEADLINE:?}: {what}");
+        sleep(POLL);
+    }
+}
