@@ -1,1 +1,58 @@
-//! redis-lock
+//! Real locks for Redis and Valkey, as commands of the server: `LOCK.ACQUIRE`, `LOCK.RELEASE`, `LOCK.EXTEND` and
+//! `LOCK.FENCE`.
+//!
+//! A lock is one ordinary string key: its name is the lock's, its value the holder's token, its TTL what is left of the
+//! hold. Nothing else is stored, so every change is the effect of a plain command and is replicated and logged as that
+//! command.
+//!
+//! This file is the table of contents. The layers below it, of which none knows those above:
+//!
+//! - [`command`]: one file per command, each in three steps: parse, act, reply.
+//! - [`lock`]: the domain: ttls, holders, tokens and the fence clock. No server types; time and randomness are handed
+//!   in.
+//! - [`server`]: all that touches the server's API, and all the `unsafe`.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::as_conversions,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::todo,
+        clippy::unimplemented,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+#![deny(unsafe_code, unsafe_op_in_unsafe_fn)]
+
+mod command;
+mod error;
+mod event;
+mod lock;
+mod server;
+mod settings;
+mod state;
+
+/// The server's own allocator, so that `INFO memory` and `maxmemory` count what the module uses. It exists only inside
+/// a server.
+#[cfg(not(test))]
+#[global_allocator]
+static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAlloc;
+
+/// What the server learns of the module when it loads it.
+const MODULE: server::Module = server::Module {
+    name: c"lock",
+    version: 1,
+    settings: &[&settings::MAX_TTL, &settings::MAX_CLOCK_SKEW],
+    commands: &[
+        server::Registration::of::<command::Acquire>(),
+        server::Registration::of::<command::Release>(),
+        server::Registration::of::<command::Extend>(),
+        server::Registration::of::<command::Fence>(),
+    ],
+    loaded: state::start,
+    promoted: state::restart_fences,
+};

@@ -1,0 +1,39 @@
+use crate::event;
+use crate::lock::Holder;
+use crate::server::{ArgumentKind, ArgumentSpec, Call, Command, CommandSpec, Failure, Key, KeyAccess, Reply};
+
+/// `LOCK.RELEASE key token`: gives the lock back, if the caller holds it.
+///
+/// Replies 1 if the caller held the lock and it is now free, 0 if not (gone, or another's). Works when memory is full.
+/// Replicated as `DEL`.
+pub(crate) struct Release;
+
+impl Command for Release {
+    const SPEC: CommandSpec = CommandSpec {
+        name: c"LOCK.RELEASE",
+        flags: c"write fast",
+        arity: 3,
+        summary: c"Releases a lock if the token is its holder's.",
+        complexity: c"O(1)",
+        key: KeyAccess::Delete,
+        counter_from: None,
+        arguments: &[
+            ArgumentSpec::fixed(c"key", ArgumentKind::Key(0)),
+            ArgumentSpec::fixed(c"token", ArgumentKind::String),
+        ],
+    };
+
+    fn run<'call>(call: &'call Call<'call>) -> Result<Reply<'call>, Failure> {
+        let (key, token) = (call.argument(1)?, call.argument(2)?);
+        call.only_on_a_primary()?;
+
+        let lock = Key::open(call, key)?;
+        if lock.holder(token.as_ref()) != Holder::Caller {
+            return Ok(Reply::Integer(0));
+        }
+        lock.delete()?;
+        call.publish(event::RELEASE, key);
+
+        Ok(Reply::Integer(1))
+    }
+}

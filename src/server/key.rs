@@ -1,0 +1,183 @@
+use std::ffi::{CStr, c_int};
+use std::ptr::NonNull;
+use std::slice;
+
+use redis_module::raw::{
+    REDISMODULE_KEYTYPE_EMPTY, REDISMODULE_KEYTYPE_STRING, REDISMODULE_NO_EXPIRE, REDISMODULE_NOTIFY_GENERIC,
+    REDISMODULE_NOTIFY_STRING, REDISMODULE_READ, REDISMODULE_WRITE, RedisModuleKey,
+};
+
+use super::api::OK;
+use super::{Argument, Call};
+use crate::error::Error;
+use crate::lock::Holder;
+
+/// The commands that the module sends to replicas and to the append-only file, or calls. A server that has renamed one
+/// of them could not replicate a lock: the module does not load there.
+pub(super) const PLAIN_COMMANDS: [&[&CStr]; 4] = [
+    &[c"SET", c"key", c"value"],
+    &[c"DEL", c"key"],
+    &[c"PEXPIREAT", c"key", c"1"],
+    &[c"INCR", c"key"],
+];
+
+/// A lock's key, open: a string, or nothing yet.
+///
+/// Each of the methods that change it does all that one plain command does, in this order: the change, the signal to
+/// whoever watches or caches the key, replication, the command's events. They consume the key, since it has to be
+/// closed before events go out: whoever listens may run commands of his own.
+pub(crate) struct Key<'a> {
+    call: &'a Call<'a>,
+    name: Argument<'a>,
+    /// None where a key opened for reading does not exist.
+    handle: Option<NonNull<RedisModuleKey>>,
+}
+
+impl<'a> Key<'a> {
+    /// Opens a key that is to be changed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongType`] if it holds something other than a string.
+    pub(crate) fn open(call: &'a Call<'a>, name: Argument<'a>) -> Result<Self, Error> {
+        Self::open_in_mode(call, name, REDISMODULE_READ | REDISMODULE_WRITE)
+    }
+
+    /// Opens a key that is only read.
+    ///
+    /// # Errors
+    ///
+    /// As [`Key::open`].
+    pub(crate) fn open_to_read(call: &'a Call<'a>, name: Argument<'a>) -> Result<Self, Error> {
+        Self::open_in_mode(call, name, REDISMODULE_READ)
+    }
+
+    fn open_in_mode(call: &'a Call<'a>, name: Argument<'a>, mode: u32) -> Result<Self, Error> {
+        let mode = c_int::try_from(mode).map_err(|_| Error::Internal)?;
+        // SAFETY: the context and the name are alive for `'a`.
+        let handle = unsafe { (call.api.open_key)(call.ctx(), name.raw(), mode) };
+        let key = Self {
+            call,
+            name,
+            handle: NonNull::new(handle),
+        };
+        match key.kind() {
+            REDISMODULE_KEYTYPE_EMPTY | REDISMODULE_KEYTYPE_STRING => Ok(key),
+            _ => Err(Error::WrongType),
+        }
+    }
+
+    fn handle(&self) -> *mut RedisModuleKey {
+        self.handle.map_or(std::ptr::null_mut(), NonNull::as_ptr)
+    }
+
+    fn kind(&self) -> isize {
+        // SAFETY: the handle is open, or null, for which the server answers that the key is empty.
+        let kind = unsafe { (self.call.api.key_type)(self.handle()) };
+        isize::try_from(kind).unwrap_or(-1)
+    }
+
+    /// Who holds the lock, seen by a caller with this token.
+    pub(crate) fn holder(&self, token: &[u8]) -> Holder {
+        Holder::of(self.value(), token)
+    }
+
+    fn value(&self) -> Option<&[u8]> {
+        if self.kind() == REDISMODULE_KEYTYPE_EMPTY {
+            return None;
+        }
+        let mut length = 0;
+        // SAFETY: the handle is open and holds a string. The bytes stay as they are until the key is changed, which
+        // consumes `self`.
+        let start = unsafe { (self.call.api.string_dma)(self.handle(), &raw mut length, READ) };
+        if start.is_null() {
+            return Some(&[]);
+        }
+        // SAFETY: the server gave the start and the length of the value.
+        Some(unsafe { slice::from_raw_parts(start.cast(), length) })
+    }
+
+    /// The Unix time in milliseconds at which the key expires; none if it never does.
+    pub(crate) fn deadline(&self) -> Option<i64> {
+        // SAFETY: the handle is open.
+        let deadline = unsafe { (self.call.api.get_abs_expire)(self.handle()) };
+        (deadline != i64::from(REDISMODULE_NO_EXPIRE)).then_some(deadline)
+    }
+
+    /// `SET name token PXAT deadline`.
+    pub(crate) fn set(self, token: Argument<'_>, deadline: i64) -> Result<(), Error> {
+        let (call, name) = (self.call, self.name);
+        // SAFETY: the handle is open for writing; the server takes a reference to the token.
+        succeeded(unsafe { (call.api.string_set)(self.handle(), token.raw()) })?;
+        self.set_deadline(deadline)?;
+        self.close_changed();
+        // SAFETY: the strings end in NUL, and the format takes three strings and a `long long`; `name` and `token` are
+        // alive.
+        unsafe {
+            (call.api.replicate)(
+                call.ctx(),
+                c"SET".as_ptr(),
+                c"sscl".as_ptr(),
+                name.raw(),
+                token.raw(),
+                c"PXAT".as_ptr(),
+                deadline,
+            )
+        };
+        call.notify(REDISMODULE_NOTIFY_STRING, c"set", name);
+        call.notify(REDISMODULE_NOTIFY_GENERIC, c"expire", name);
+        Ok(())
+    }
+
+    /// `PEXPIREAT name deadline`.
+    pub(crate) fn expire_at(self, deadline: i64) -> Result<(), Error> {
+        let (call, name) = (self.call, self.name);
+        self.set_deadline(deadline)?;
+        self.close_changed();
+        // SAFETY: the strings end in NUL, and the format takes a string and a `long long`; `name` is alive.
+        unsafe { (call.api.replicate)(call.ctx(), c"PEXPIREAT".as_ptr(), c"sl".as_ptr(), name.raw(), deadline) };
+        call.notify(REDISMODULE_NOTIFY_GENERIC, c"expire", name);
+        Ok(())
+    }
+
+    /// `DEL name`.
+    pub(crate) fn delete(self) -> Result<(), Error> {
+        let (call, name) = (self.call, self.name);
+        // SAFETY: the handle is open for writing.
+        succeeded(unsafe { (call.api.delete_key)(self.handle()) })?;
+        self.close_changed();
+        // SAFETY: the strings end in NUL, and the format takes a string; `name` is alive.
+        unsafe { (call.api.replicate)(call.ctx(), c"DEL".as_ptr(), c"s".as_ptr(), name.raw()) };
+        call.notify(REDISMODULE_NOTIFY_GENERIC, c"del", name);
+        Ok(())
+    }
+
+    fn set_deadline(&self, deadline: i64) -> Result<(), Error> {
+        // SAFETY: the handle is open for writing, and the key exists.
+        succeeded(unsafe { (self.call.api.set_abs_expire)(self.handle(), deadline) })
+    }
+
+    /// Closes the key and signals the change. The module has the server's own signal turned off, because that comes for
+    /// every key opened for writing, changed or not, and would break a stranger's `WATCH` with a refused acquire.
+    fn close_changed(self) {
+        let (call, name) = (self.call, self.name);
+        drop(self);
+        // SAFETY: the context and the name are alive.
+        unsafe { (call.api.signal_modified_key)(call.ctx(), name.raw()) };
+    }
+}
+
+impl Drop for Key<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the handle is open, or null, which the server ignores; nobody uses it afterwards.
+        unsafe { (self.call.api.close_key)(self.handle()) }
+    }
+}
+
+/// The mode in which the value is read.
+const READ: c_int = 1;
+
+/// A change fails only on a key that is not open for writing or does not exist, before anything is written.
+const fn succeeded(status: c_int) -> Result<(), Error> {
+    if status == OK { Ok(()) } else { Err(Error::Internal) }
+}

@@ -1,0 +1,118 @@
+use std::ffi::{CStr, c_int};
+
+use redis_module::raw::{Export_RedisModule_Init, RedisModuleCtx, RedisModuleString};
+
+use super::api::{Api, ERR, OK, find_api};
+use super::boundary::boundary;
+use super::key::PLAIN_COMMANDS;
+use super::string::OwnedString;
+use super::{Registration, Setting, clock, log, role};
+use crate::MODULE;
+use crate::error::Error;
+use crate::lock::Now;
+
+/// What the server learns of the module when it loads it.
+pub(crate) struct Module {
+    /// Its name, which is also the prefix of its settings.
+    pub(crate) name: &'static CStr,
+    pub(crate) version: c_int,
+    pub(crate) settings: &'static [&'static Setting],
+    pub(crate) commands: &'static [Registration],
+    /// Called at the end of the load, with the settings known.
+    pub(crate) loaded: fn(Now) -> Result<(), Error>,
+    /// Called when a replica has become a primary.
+    pub(crate) promoted: fn(Now) -> Result<(), Error>,
+}
+
+/// The only version of the module API that there is.
+const API_VERSION: c_int = 1;
+/// The module signals changes of keys itself.
+const NO_IMPLICIT_SIGNAL_MODIFIED: c_int = 1 << 1;
+/// It keeps nothing that a replica's loading in the background could upset.
+const HANDLE_REPL_ASYNC_LOAD: c_int = 1 << 2;
+/// Nor anything bound to a slot. Without this, Valkey 9 moves no slot of the node; servers that do not know it ignore
+/// it.
+const HANDLE_ATOMIC_SLOT_MIGRATION: c_int = 1 << 5;
+
+/// Where the server enters the module to load it.
+///
+/// # Safety
+///
+/// The server calls it once, with a context and arguments that live through the call.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the name by which the server finds it")]
+unsafe extern "C" fn RedisModule_OnLoad(
+    ctx: *mut RedisModuleCtx,
+    _argv: *mut *mut RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: `ctx` is the context of the load, and the name is static. This comes before anything that allocates: the
+    // allocator is the server's, which becomes known here.
+    let status = unsafe { Export_RedisModule_Init(ctx, MODULE.name.as_ptr(), MODULE.version, API_VERSION) };
+    if status != OK {
+        return ERR;
+    }
+    let Ok(api) = find_api() else { return ERR };
+    let loaded = boundary(|| load(api, ctx, argc)).unwrap_or(Err(c"internal error"));
+    match loaded {
+        Ok(()) => OK,
+        Err(reason) => {
+            log::warning(api, ctx, reason);
+            ERR
+        }
+    }
+}
+
+/// # Errors
+///
+/// Why the module does not load, for the server's log.
+fn load(api: &'static Api, ctx: *mut RedisModuleCtx, argc: c_int) -> Result<(), &'static CStr> {
+    if argc != 0 {
+        return Err(
+            c"the module takes no arguments: its settings are lines in redis.conf, such as 'lock.max-ttl 60000'",
+        );
+    }
+    for command in PLAIN_COMMANDS {
+        if !is_there(api, ctx, command) {
+            return Err(c"SET, DEL, PEXPIREAT or INCR has been renamed: a lock could not be replicated");
+        }
+    }
+    // SAFETY: `ctx` is the context of the load.
+    unsafe {
+        (api.set_module_options)(
+            ctx,
+            NO_IMPLICIT_SIGNAL_MODIFIED | HANDLE_REPL_ASYNC_LOAD | HANDLE_ATOMIC_SLOT_MIGRATION,
+        )
+    };
+    for command in MODULE.commands {
+        command.register(api, ctx)?;
+    }
+    for setting in MODULE.settings {
+        setting.register(api, ctx)?;
+    }
+    // SAFETY: as above; all settings have been registered.
+    if unsafe { (api.load_configs)(ctx) } != OK {
+        return Err(c"a setting of the module has a value that it cannot have");
+    }
+    role::follow(api, ctx)?;
+    (MODULE.loaded)(clock::now(api)).map_err(|_| c"the system has no randomness to give")
+}
+
+/// Whether the server has a command under this name.
+fn is_there(api: &'static Api, ctx: *mut RedisModuleCtx, command: &[&CStr]) -> bool {
+    let strings: Vec<_> = command
+        .iter()
+        .filter_map(|word| OwnedString::new(api, word.to_bytes()))
+        .collect();
+    let mut argv: Vec<_> = strings.iter().map(|string| string.as_argument().raw()).collect();
+    let Ok(argc) = c_int::try_from(argv.len()) else {
+        return false;
+    };
+    let mut count = 0;
+    // SAFETY: `argv` holds `argc` strings that live through the call.
+    let positions = unsafe { (api.get_command_keys)(ctx, argv.as_mut_ptr(), argc, &raw mut count) };
+    let there = !positions.is_null();
+    // SAFETY: the server hands over an array of its own allocator, or null, which is ignored.
+    unsafe { (api.free)(positions.cast()) };
+    there
+}

@@ -1,0 +1,31 @@
+//! All that touches the server's API, and all the `unsafe` there is.
+//!
+//! The server calls a module from one thread at a time: its main thread, or one that holds the same global lock. What
+//! is `'static` here relies on that and says so.
+#![allow(unsafe_code, reason = "the only place where C is called and C calls in")]
+
+mod api;
+mod boundary;
+mod call;
+mod call_reply;
+mod clock;
+mod command;
+mod command_info;
+mod key;
+mod load;
+mod log;
+mod main_thread;
+mod reply;
+mod role;
+mod setting;
+mod string;
+
+pub(crate) use call::Call;
+pub(crate) use command::{Command, Registration};
+pub(crate) use command_info::{ArgumentKind, ArgumentSpec, CommandSpec, KeyAccess};
+pub(crate) use key::Key;
+pub(crate) use load::Module;
+pub(crate) use main_thread::MainThread;
+pub(crate) use reply::{Failure, Reply};
+pub(crate) use setting::Setting;
+pub(crate) use string::{Argument, Text};
