@@ -6,9 +6,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::TcpStream;
 
-use support::{
-    Client, Server, Value, assert_acquired, bulk, call, error_text, int, module, okay,
-};
+use support::{Client, Server, Value, assert_acquired, bulk, call, error_text, int, module, okay};
 
 const SHIPPED: &str = include_str!("../redis.conf");
 
@@ -42,20 +40,14 @@ fn config(client: &mut Client, pattern: &str) -> BTreeMap<String, String> {
         Value::BulkString(bytes) => String::from_utf8(bytes.clone()).unwrap(),
         other => panic!("not a string: {other:?}"),
     };
-    reply
-        .chunks(2)
-        .map(|pair| (text(&pair[0]), text(&pair[1])))
-        .collect()
+    reply.chunks(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect()
 }
 
 #[test]
 fn it_has_every_setting_of_the_module_with_its_default() {
     let by_default = config(&mut Server::start().client(), "lock.*");
     assert!(by_default.contains_key("lock.max-ttl"), "{by_default:?}");
-    assert!(
-        by_default.contains_key("lock.max-clock-skew"),
-        "{by_default:?}"
-    );
+    assert!(by_default.contains_key("lock.max-clock-skew"), "{by_default:?}");
 
     let written: BTreeMap<String, String> = settings()
         .filter(|(name, _)| name.starts_with("lock."))
@@ -104,10 +96,7 @@ fn a_granted_lock_is_held_after_a_kill() {
     server.start_again();
     let mut client = server.client();
     assert_eq!(call!(client, "GET", "lock"), bulk("mine"));
-    assert_eq!(
-        call!(client, "LOCK.ACQUIRE", "lock", "other", 600_000),
-        Value::Nil
-    );
+    assert_eq!(call!(client, "LOCK.ACQUIRE", "lock", "other", 600_000), Value::Nil);
     let granted = call!(client, "LOCK.ACQUIRE", "lock", "mine", 600_000);
     assert!(assert_acquired(&granted, "mine") > before);
 }
@@ -123,9 +112,6 @@ fn full_memory_evicts_no_lock() {
     let refused = call!(client, "LOCK.ACQUIRE", "other", "mine", 600_000);
     assert!(error_text(&refused).starts_with("OOM "), "{refused:?}");
     assert_eq!(call!(client, "GET", "held"), bulk("mine"));
-    assert_eq!(
-        call!(client, "LOCK.EXTEND", "held", "mine", 900_000),
-        int(1)
-    );
+    assert_eq!(call!(client, "LOCK.EXTEND", "held", "mine", 900_000), int(1));
     assert_eq!(call!(client, "LOCK.RELEASE", "held", "mine"), int(1));
 }
