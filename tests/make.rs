@@ -47,10 +47,7 @@ fn help_lists_every_target() {
         .collect();
     assert!(targets.contains(&"make run ".to_owned()), "{targets:?}");
     for target in targets {
-        assert!(
-            text.lines().any(|line| line.starts_with(&target)),
-            "{target}\n{text}"
-        );
+        assert!(text.lines().any(|line| line.starts_with(&target)), "{target}\n{text}");
     }
     assert_eq!(stdout(&make(&[]).output().unwrap()), text);
 }
@@ -77,18 +74,10 @@ fn install_puts_the_module_where_redis_conf_looks_for_it() {
 
     let install = make(&["install", &from, &to]).output().unwrap();
     assert!(install.status.success(), "{}", stderr(&install));
-    let installed = root
-        .path()
-        .join(installed_module().strip_prefix("/").unwrap());
-    assert_eq!(
-        installed.metadata().unwrap().permissions().mode() & 0o777,
-        0o755
-    );
+    let installed = root.path().join(installed_module().strip_prefix("/").unwrap());
+    assert_eq!(installed.metadata().unwrap().permissions().mode() & 0o777, 0o755);
     let server = Server::plain(&[&format!("loadmodule {}", installed.display())]);
-    assert_eq!(
-        call!(server.client(), "LOCK.RELEASE", "lock", "token"),
-        int(0)
-    );
+    assert_eq!(call!(server.client(), "LOCK.RELEASE", "lock", "token"), int(0));
 
     let uninstall = make(&["uninstall", &from, &to]).output().unwrap();
     assert!(uninstall.status.success(), "{}", stderr(&uninstall));
@@ -132,10 +121,7 @@ fn packages_that_cannot_be_installed_are_named() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        stderr(&output).contains(": redis-server redis-tools"),
-        "{output:?}"
-    );
+    assert!(stderr(&output).contains(": redis-server redis-tools"), "{output:?}");
 }
 
 #[test]
@@ -207,9 +193,7 @@ fn serves(port: u16) -> bool {
         return false;
     };
     let mut reply = [0; 5];
-    stream.write_all(b"PING\r\n").is_ok()
-        && stream.read_exact(&mut reply).is_ok()
-        && reply == *b"+PONG"
+    stream.write_all(b"PING\r\n").is_ok() && stream.read_exact(&mut reply).is_ok() && reply == *b"+PONG"
 }
 
 #[test]
