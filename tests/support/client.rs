@@ -103,6 +103,13 @@ impl Client {
         }
     }
 
+    /// The server's clock, in microseconds since the Unix epoch.
+    #[track_caller]
+    pub(crate) fn now(&mut self) -> i64 {
+        let (seconds, microseconds): (i64, i64) = redis::from_redis_value(call!(self, "TIME")).unwrap();
+        seconds * 1_000_000 + microseconds
+    }
+
     /// One field of `INFO`.
     #[track_caller]
     pub(crate) fn info(&mut self, section: &str, field: &str) -> String {

@@ -20,17 +20,11 @@ impl Events {
         let mut listener = Client::connect(port, ProtocolVersion::RESP2).unwrap();
         listener.send(&cmd!("PSUBSCRIBE", "__key*__:*"));
         let confirmation = listener.receive();
-        assert_eq!(
-            confirmation,
-            array([bulk("psubscribe"), bulk("__key*__:*"), int(1)])
-        );
+        assert_eq!(confirmation, array([bulk("psubscribe"), bulk("__key*__:*"), int(1)]));
         listener.send(&cmd!("SUBSCRIBE", MARK));
         let confirmation = listener.receive();
         assert_eq!(confirmation, array([bulk("subscribe"), bulk(MARK), int(2)]));
-        Self {
-            listener,
-            controller,
-        }
+        Self { listener, controller }
     }
 
     /// Channel and payload of every message since the last call, in order.

@@ -13,6 +13,7 @@
 mod client;
 mod cluster;
 mod events;
+mod keyspace;
 mod module;
 mod port;
 mod reply;
@@ -25,11 +26,10 @@ use std::time::{Duration, Instant};
 pub(crate) use client::{Client, call, cmd};
 pub(crate) use cluster::Cluster;
 pub(crate) use events::Events;
+pub(crate) use keyspace::Keyspace;
 pub(crate) use module::module;
 pub(crate) use redis::Value;
-pub(crate) use reply::{
-    acquired, array, assert_acquired, assert_error, bulk, error_text, fence, int, nil, okay,
-};
+pub(crate) use reply::{acquired, array, assert_acquired, assert_error, bulk, error_text, fence, int, nil, okay};
 pub(crate) use server::{Kind, Server};
 pub(crate) use wire::Wire;
 

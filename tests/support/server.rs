@@ -104,10 +104,7 @@ impl Server {
     }
 
     fn launch(lines: &[&str]) -> Result<Self, String> {
-        let directory = tempfile::Builder::new()
-            .prefix("redis-lock-")
-            .tempdir()
-            .unwrap();
+        let directory = tempfile::Builder::new().prefix("redis-lock-").tempdir().unwrap();
         let port = Port::reserve();
         let base = [
             format!("port {}", port.number()),
