@@ -216,6 +216,7 @@ fn run_prints_three_lines_that_work_and_keeps_what_they_did() {
     let interrupted = Command::new("kill").args(["-INT", &pid]).status();
     assert!(interrupted.unwrap().success());
     run.await_end();
+    assert!(place.directory().join("data/appendonlydir").is_dir());
 
     let mut run = Run::start(&place);
     run.to_try();
