@@ -43,6 +43,7 @@ test-matrix: build ## Run the tests against each server of REDIS_SERVERS="/path 
 	  REDIS_SERVER=$$server cargo test --no-fail-fast --test '*' || failed+=" $$server"; \
 	done; [ -z "$$failed" ] || { echo "Failed on:$$failed" >&2; exit 1; }
 
+# That `unsafe` stays in src/server/, and what else the code must not do, src/lib.rs has the compiler and clippy check.
 .PHONY: lint
 lint: dependencies ## Check the format, clippy's lints, and the licences of dependencies (with cargo-deny)
 	cargo fmt --check

@@ -160,7 +160,7 @@ impl Run {
     }
 
     /// The next lines to try that it prints.
-    fn to_try(&mut self) -> [String; 3] {
+    fn three_lines(&mut self) -> [String; 3] {
         std::array::from_fn(|_| {
             self.lines
                 .find_map(|line| {
@@ -201,7 +201,7 @@ fn run_prints_three_lines_that_work_and_keeps_what_they_did() {
     let mut place = Server::plain(&[]);
     place.shutdown();
     let mut run = Run::start(&place);
-    let [acquire, fence, release] = run.to_try();
+    let [acquire, fence, release] = run.three_lines();
     eventually("make run serves", || serves(place.port()));
 
     let shell = |line: &str| stdout(&Command::new("sh").args(["-c", line]).output().unwrap());
@@ -219,7 +219,7 @@ fn run_prints_three_lines_that_work_and_keeps_what_they_did() {
     assert!(place.directory().join("data/appendonlydir").is_dir());
 
     let mut run = Run::start(&place);
-    run.to_try();
+    run.three_lines();
     eventually("make run serves again", || serves(place.port()));
     assert_eq!(shell(&release).trim(), "1");
     place.client().send(&cmd!("SHUTDOWN"));
