@@ -11,12 +11,13 @@ pub(crate) struct Keyspace {
     changes: String,
 }
 
+/// What a key holds, but not its encoding: reading a value through the module API turns one that the
+/// server packed (`int`, `embstr`) into a plain one (`raw`).
 #[derive(Debug, PartialEq)]
 struct Key {
     name: Value,
     value: Value,
     deadline: Value,
-    encoding: Value,
 }
 
 impl Keyspace {
@@ -35,7 +36,6 @@ impl Keyspace {
                 Key {
                     value: call!(client, "DUMP", key),
                     deadline: call!(client, "PEXPIRETIME", key),
-                    encoding: call!(client, "OBJECT", "ENCODING", key),
                     name,
                 }
             })

@@ -18,6 +18,7 @@ mod module;
 mod port;
 mod reply;
 mod server;
+mod stream;
 mod wire;
 
 use std::thread::sleep;
@@ -31,6 +32,7 @@ pub(crate) use module::module;
 pub(crate) use redis::Value;
 pub(crate) use reply::{acquired, array, assert_acquired, assert_error, bulk, error_text, fence, int, nil, okay};
 pub(crate) use server::{Kind, Server};
+pub(crate) use stream::{Stream, append_only_file};
 pub(crate) use wire::Wire;
 
 /// How long anything may take before a test gives up: far more than any promise, so that a busy
