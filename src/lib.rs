@@ -45,7 +45,6 @@ static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAl
 /// What the server learns of the module when it loads it.
 const MODULE: server::Module = server::Module {
     name: c"lock",
-    version: 1,
     settings: &[&settings::MAX_TTL, &settings::MAX_CLOCK_SKEW],
     commands: &[
         server::Registration::of::<command::Acquire>(),

@@ -1,9 +1,7 @@
 use crate::error::Error;
 use crate::event;
 use crate::lock::{Holder, Ttl, TtlError};
-use crate::server::{
-    Argument, ArgumentKind, ArgumentSpec, Call, Command, CommandSpec, Failure, Key, KeyAccess, Reply, Text,
-};
+use crate::server::{ArgumentKind, ArgumentSpec, Call, Command, CommandSpec, Failure, Key, KeyAccess, Reply, Text};
 use crate::settings::MAX_TTL;
 use crate::state;
 
@@ -63,7 +61,8 @@ impl Command for Acquire {
             Text::Given(token)
         };
         let mut lock = Key::open(call, key)?;
-        if lock.holder(token.as_argument().as_ref()) == Holder::Another {
+        let mut holder = lock.holder(token.as_argument());
+        if holder == Holder::Another {
             drop(lock);
             call.publish(event::REFUSE, key);
             return Ok(Reply::Null);
@@ -73,24 +72,21 @@ impl Command for Acquire {
             Some(counter) => {
                 drop(lock);
                 let fence = call.increment(counter)?;
+                // Looked at again: its deadline may have passed meanwhile, and another module may have heard of the
+                // counter.
                 lock = Key::open(call, key)?;
+                holder = lock.holder(token.as_argument());
                 fence
             }
         };
-        hold(lock, token.as_argument(), deadline)?;
+        match holder {
+            Holder::Caller if lock.deadline().is_none_or(|own| own >= deadline) => drop(lock),
+            Holder::Caller => lock.expire_at(deadline)?,
+            Holder::Nobody | Holder::Another => lock.set(token.as_argument(), deadline)?,
+        }
         call.publish(event::ACQUIRE, key);
 
         Ok(Reply::Grant { token, fence })
-    }
-}
-
-/// Makes the lock the caller's until the deadline; if it is the caller's already, until the later of its own deadline
-/// and this one.
-fn hold(lock: Key<'_>, token: Argument<'_>, deadline: i64) -> Result<(), Error> {
-    match lock.holder(token.as_ref()) {
-        Holder::Caller if lock.deadline().is_none_or(|own| own >= deadline) => Ok(()),
-        Holder::Caller => lock.expire_at(deadline),
-        Holder::Nobody | Holder::Another => lock.set(token, deadline),
     }
 }
 

@@ -37,7 +37,7 @@ impl Command for Extend {
         call.only_on_a_primary()?;
 
         let lock = Key::open(call, key)?;
-        if lock.holder(token.as_ref()) != Holder::Caller {
+        if lock.holder(token) != Holder::Caller {
             return Ok(Reply::Integer(0));
         }
         lock.expire_at(deadline)?;

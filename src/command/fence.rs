@@ -58,7 +58,7 @@ impl Command for Fence {
         }
         call.only_on_a_primary()?;
 
-        if Key::open_to_read(call, key)?.holder(token.as_ref()) != Holder::Caller {
+        if Key::open_to_read(call, key)?.holder(token) != Holder::Caller {
             return Ok(Reply::Null);
         }
         let fence = match counter {

@@ -28,7 +28,7 @@ impl Command for Release {
         call.only_on_a_primary()?;
 
         let lock = Key::open(call, key)?;
-        if lock.holder(token.as_ref()) != Holder::Caller {
+        if lock.holder(token) != Holder::Caller {
             return Ok(Reply::Integer(0));
         }
         lock.delete()?;

@@ -1,17 +1,22 @@
-/// Reads an integer as the server does: decimal, within 64 bits, written in the one way in which it would be printed.
-/// So no plus sign, no leading zero, no negative zero, no space.
+/// Reads an integer as the server does: decimal, within 64 bits, written in the one way in which it would be printed. So
+/// no plus sign, no leading zero, no negative zero, no space.
 pub(crate) fn parse_integer(text: &[u8]) -> Option<i64> {
-    let digits = text.strip_prefix(b"-").unwrap_or(text);
-    let canonical = match digits {
-        [b'0'] => digits.len() == text.len(),
-        [b'1'..=b'9', ..] => true,
-        _ => false,
+    let (negative, digits) = match text {
+        b"0" => return Some(0),
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
     };
-    if canonical {
-        str::from_utf8(text).ok()?.parse().ok()
-    } else {
-        None
+    if !matches!(digits, [b'1'..=b'9', ..]) {
+        return None;
     }
+    // Summed up below zero, where there is room for one more than above.
+    let sum = digits
+        .iter()
+        .try_fold(0_i64, |sum, digit| match digit.wrapping_sub(b'0') {
+            digit @ 0..=9 => sum.checked_mul(10)?.checked_sub(digit.into()),
+            _ => None,
+        })?;
+    if negative { Some(sum) } else { sum.checked_neg() }
 }
 
 #[cfg(test)]

@@ -85,7 +85,6 @@ api! {
         set_abs_expire = RedisModule_SetAbsExpire: fn(*mut Key, raw::mstime_t) -> c_int;
         set_command_info = RedisModule_SetCommandInfo: fn(*mut Command, *const CommandInfo) -> c_int;
         set_module_options = RedisModule_SetModuleOptions: fn(*mut Ctx, c_int);
-        signal_modified_key = RedisModule_SignalModifiedKey: fn(*mut Ctx, *mut Str) -> c_int;
         string_dma = RedisModule_StringDMA: fn(*mut Key, *mut usize, c_int) -> *mut c_char;
         string_ptr_len = RedisModule_StringPtrLen: fn(*const Str, *mut usize) -> *const c_char;
         string_set = RedisModule_StringSet: fn(*mut Key, *mut Str) -> c_int;

@@ -1,5 +1,4 @@
 use std::ffi::{CStr, c_int};
-use std::ptr::NonNull;
 use std::slice;
 
 use redis_module::raw::{
@@ -8,7 +7,8 @@ use redis_module::raw::{
 };
 
 use super::api::OK;
-use super::{Argument, Call};
+use super::constant::PXAT;
+use super::{Argument, Call, module_options};
 use crate::error::Error;
 use crate::lock::Holder;
 
@@ -29,8 +29,9 @@ pub(super) const PLAIN_COMMANDS: [&[&CStr]; 4] = [
 pub(crate) struct Key<'a> {
     call: &'a Call<'a>,
     name: Argument<'a>,
-    /// None where a key opened for reading does not exist.
-    handle: Option<NonNull<RedisModuleKey>>,
+    /// Null where a key opened for reading does not exist.
+    handle: *mut RedisModuleKey,
+    exists: bool,
 }
 
 impl<'a> Key<'a> {
@@ -56,40 +57,35 @@ impl<'a> Key<'a> {
         let mode = c_int::try_from(mode).map_err(|_| Error::Internal)?;
         // SAFETY: the context and the name are alive for `'a`.
         let handle = unsafe { (call.api.open_key)(call.ctx(), name.raw(), mode) };
+        // SAFETY: the handle is open, or null, for which the server answers that the key is empty.
+        let kind = unsafe { (call.api.key_type)(handle) };
+        let kind = isize::try_from(kind);
         let key = Self {
             call,
             name,
-            handle: NonNull::new(handle),
+            handle,
+            exists: kind == Ok(REDISMODULE_KEYTYPE_STRING),
         };
-        match key.kind() {
-            REDISMODULE_KEYTYPE_EMPTY | REDISMODULE_KEYTYPE_STRING => Ok(key),
-            _ => Err(Error::WrongType),
+        if key.exists || kind == Ok(REDISMODULE_KEYTYPE_EMPTY) {
+            Ok(key)
+        } else {
+            Err(Error::WrongType)
         }
     }
 
-    fn handle(&self) -> *mut RedisModuleKey {
-        self.handle.map_or(std::ptr::null_mut(), NonNull::as_ptr)
-    }
-
-    fn kind(&self) -> isize {
-        // SAFETY: the handle is open, or null, for which the server answers that the key is empty.
-        let kind = unsafe { (self.call.api.key_type)(self.handle()) };
-        isize::try_from(kind).unwrap_or(-1)
-    }
-
     /// Who holds the lock, seen by a caller with this token.
-    pub(crate) fn holder(&self, token: &[u8]) -> Holder {
-        Holder::of(self.value(), token)
+    pub(crate) fn holder(&self, token: Argument<'_>) -> Holder {
+        Holder::of(self.value(), token.as_ref())
     }
 
     fn value(&self) -> Option<&[u8]> {
-        if self.kind() == REDISMODULE_KEYTYPE_EMPTY {
+        if !self.exists {
             return None;
         }
         let mut length = 0;
         // SAFETY: the handle is open and holds a string. The bytes stay as they are until the key is changed, which
         // consumes `self`.
-        let start = unsafe { (self.call.api.string_dma)(self.handle(), &raw mut length, READ) };
+        let start = unsafe { (self.call.api.string_dma)(self.handle, &raw mut length, READ) };
         if start.is_null() {
             return Some(&[]);
         }
@@ -100,27 +96,27 @@ impl<'a> Key<'a> {
     /// The Unix time in milliseconds at which the key expires; none if it never does.
     pub(crate) fn deadline(&self) -> Option<i64> {
         // SAFETY: the handle is open.
-        let deadline = unsafe { (self.call.api.get_abs_expire)(self.handle()) };
+        let deadline = unsafe { (self.call.api.get_abs_expire)(self.handle) };
         (deadline != i64::from(REDISMODULE_NO_EXPIRE)).then_some(deadline)
     }
 
     /// `SET name token PXAT deadline`.
     pub(crate) fn set(self, token: Argument<'_>, deadline: i64) -> Result<(), Error> {
         let (call, name) = (self.call, self.name);
+        let pxat = PXAT.raw()?;
         // SAFETY: the handle is open for writing; the server takes a reference to the token.
-        succeeded(unsafe { (call.api.string_set)(self.handle(), token.raw()) })?;
+        succeeded(unsafe { (call.api.string_set)(self.handle, token.raw()) })?;
         self.set_deadline(deadline)?;
         self.close_changed();
-        // SAFETY: the strings end in NUL, and the format takes three strings and a `long long`; `name` and `token` are
-        // alive.
+        // SAFETY: the names end in NUL, and the format takes three strings, which are alive, and a `long long`.
         unsafe {
             (call.api.replicate)(
                 call.ctx(),
                 c"SET".as_ptr(),
-                c"sscl".as_ptr(),
+                c"sssl".as_ptr(),
                 name.raw(),
                 token.raw(),
-                c"PXAT".as_ptr(),
+                pxat,
                 deadline,
             )
         };
@@ -144,7 +140,7 @@ impl<'a> Key<'a> {
     pub(crate) fn delete(self) -> Result<(), Error> {
         let (call, name) = (self.call, self.name);
         // SAFETY: the handle is open for writing.
-        succeeded(unsafe { (call.api.delete_key)(self.handle()) })?;
+        succeeded(unsafe { (call.api.delete_key)(self.handle) })?;
         self.close_changed();
         // SAFETY: the strings end in NUL, and the format takes a string; `name` is alive.
         unsafe { (call.api.replicate)(call.ctx(), c"DEL".as_ptr(), c"s".as_ptr(), name.raw()) };
@@ -154,23 +150,26 @@ impl<'a> Key<'a> {
 
     fn set_deadline(&self, deadline: i64) -> Result<(), Error> {
         // SAFETY: the handle is open for writing, and the key exists.
-        succeeded(unsafe { (self.call.api.set_abs_expire)(self.handle(), deadline) })
+        succeeded(unsafe { (self.call.api.set_abs_expire)(self.handle, deadline) })
     }
 
-    /// Closes the key and signals the change. The module has the server's own signal turned off, because that comes for
-    /// every key opened for writing, changed or not, and would break a stranger's `WATCH` with a refused acquire.
+    /// Closes the key and signals the change to whoever watches or caches it.
+    ///
+    /// The server signals at the close of every key opened for writing, changed or not, so that a refused acquire would
+    /// break a stranger's `WATCH`. It is told not to, except here: that is cheaper than to signal by hand, where it
+    /// looks the key up anew.
     fn close_changed(self) {
-        let (call, name) = (self.call, self.name);
+        let call = self.call;
+        module_options::signal_at_close(call.api, call.ctx(), true);
         drop(self);
-        // SAFETY: the context and the name are alive.
-        unsafe { (call.api.signal_modified_key)(call.ctx(), name.raw()) };
+        module_options::signal_at_close(call.api, call.ctx(), false);
     }
 }
 
 impl Drop for Key<'_> {
     fn drop(&mut self) {
         // SAFETY: the handle is open, or null, which the server ignores; nobody uses it afterwards.
-        unsafe { (self.call.api.close_key)(self.handle()) }
+        unsafe { (self.call.api.close_key)(self.handle) }
     }
 }
 

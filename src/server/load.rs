@@ -4,9 +4,10 @@ use redis_module::raw::{Export_RedisModule_Init, RedisModuleCtx, RedisModuleStri
 
 use super::api::{Api, ERR, OK, find_api};
 use super::boundary::boundary;
+use super::constant::PXAT;
 use super::key::PLAIN_COMMANDS;
 use super::string::OwnedString;
-use super::{Registration, Setting, clock, log, role};
+use super::{Registration, Setting, clock, log, module_options, role};
 use crate::MODULE;
 use crate::error::Error;
 use crate::lock::Now;
@@ -15,7 +16,6 @@ use crate::lock::Now;
 pub(crate) struct Module {
     /// Its name, which is also the prefix of its settings.
     pub(crate) name: &'static CStr,
-    pub(crate) version: c_int,
     pub(crate) settings: &'static [&'static Setting],
     pub(crate) commands: &'static [Registration],
     /// Called at the end of the load, with the settings known.
@@ -24,15 +24,22 @@ pub(crate) struct Module {
     pub(crate) promoted: fn(Now) -> Result<(), Error>,
 }
 
+/// The package's version, as `MODULE LIST` shows it: 10203 for 1.2.3.
+const VERSION: c_int = number(env!("CARGO_PKG_VERSION_MAJOR"))
+    .saturating_mul(100)
+    .saturating_add(number(env!("CARGO_PKG_VERSION_MINOR")))
+    .saturating_mul(100)
+    .saturating_add(number(env!("CARGO_PKG_VERSION_PATCH")));
+
+const fn number(text: &str) -> c_int {
+    match c_int::from_str_radix(text, 10) {
+        Ok(number) => number,
+        Err(_) => 0,
+    }
+}
+
 /// The only version of the module API that there is.
 const API_VERSION: c_int = 1;
-/// The module signals changes of keys itself.
-const NO_IMPLICIT_SIGNAL_MODIFIED: c_int = 1 << 1;
-/// It keeps nothing that a replica's loading in the background could upset.
-const HANDLE_REPL_ASYNC_LOAD: c_int = 1 << 2;
-/// Nor anything bound to a slot. Without this, Valkey 9 moves no slot of the node; servers that do not know it ignore
-/// it.
-const HANDLE_ATOMIC_SLOT_MIGRATION: c_int = 1 << 5;
 
 /// Where the server enters the module to load it.
 ///
@@ -48,7 +55,7 @@ unsafe extern "C" fn RedisModule_OnLoad(
 ) -> c_int {
     // SAFETY: `ctx` is the context of the load, and the name is static. This comes before anything that allocates: the
     // allocator is the server's, which becomes known here.
-    let status = unsafe { Export_RedisModule_Init(ctx, MODULE.name.as_ptr(), MODULE.version, API_VERSION) };
+    let status = unsafe { Export_RedisModule_Init(ctx, MODULE.name.as_ptr(), VERSION, API_VERSION) };
     if status != OK {
         return ERR;
     }
@@ -60,6 +67,18 @@ unsafe extern "C" fn RedisModule_OnLoad(
             log::warning(api, ctx, reason);
             ERR
         }
+    }
+}
+
+/// Where the server enters the module before it unloads it.
+///
+/// What has been registered with the server it takes back by itself.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the name by which the server finds it")]
+extern "C" fn RedisModule_OnUnload(_ctx: *mut RedisModuleCtx) -> c_int {
+    match boundary(|| PXAT.free()).flatten() {
+        Ok(()) => OK,
+        Err(_) => ERR,
     }
 }
 
@@ -77,25 +96,20 @@ fn load(api: &'static Api, ctx: *mut RedisModuleCtx, argc: c_int) -> Result<(), 
             return Err(c"SET, DEL, PEXPIREAT or INCR has been renamed: a lock could not be replicated");
         }
     }
-    // SAFETY: `ctx` is the context of the load.
-    unsafe {
-        (api.set_module_options)(
-            ctx,
-            NO_IMPLICIT_SIGNAL_MODIFIED | HANDLE_REPL_ASYNC_LOAD | HANDLE_ATOMIC_SLOT_MIGRATION,
-        )
-    };
+    module_options::signal_at_close(api, ctx, false);
     for command in MODULE.commands {
         command.register(api, ctx)?;
     }
     for setting in MODULE.settings {
         setting.register(api, ctx)?;
     }
-    // SAFETY: as above; all settings have been registered.
+    // SAFETY: `ctx` is the context of the load, and all settings have been registered.
     if unsafe { (api.load_configs)(ctx) } != OK {
         return Err(c"a setting of the module has a value that it cannot have");
     }
     role::follow(api, ctx)?;
-    (MODULE.loaded)(clock::now(api)).map_err(|_| c"the system has no randomness to give")
+    (MODULE.loaded)(clock::now(api)).map_err(|_| c"the system has no randomness to give")?;
+    PXAT.make(api).map_err(|_| c"internal error")
 }
 
 /// Whether the server has a command under this name.

@@ -75,6 +75,9 @@ impl Drop for OwnedString {
     }
 }
 
+// SAFETY: nothing ties it to the thread that made it; the server counts references, and lets one thread in at a time.
+unsafe impl Send for OwnedString {}
+
 /// A string that came as an argument or was made during the call.
 pub(crate) enum Text<'call> {
     Given(Argument<'call>),
