@@ -54,7 +54,7 @@ impl Server {
     /// `loadmodule` is one of those lines rather than an option of the command, because CONFIG
     /// REWRITE writes it there, and a restart must not load the module twice.
     pub(crate) fn with(lines: &[&str]) -> Self {
-        let load = format!("loadmodule {}", module().display());
+        let load = format!("loadmodule \"{}\"", module().display());
         Self::plain(&[&[load.as_str()], lines].concat())
     }
 
