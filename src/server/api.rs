@@ -57,7 +57,9 @@ api! {
         call_reply_integer = RedisModule_CallReplyInteger: fn(*mut CallReply) -> c_longlong;
         call_reply_type = RedisModule_CallReplyType: fn(*mut CallReply) -> c_int;
         close_key = RedisModule_CloseKey: fn(*mut Key);
-        create_command = RedisModule_CreateCommand: fn(*mut Ctx, *const c_char, raw::RedisModuleCmdFunc, *const c_char, c_int, c_int, c_int) -> c_int;
+        create_command = RedisModule_CreateCommand: fn(
+            *mut Ctx, *const c_char, raw::RedisModuleCmdFunc, *const c_char, c_int, c_int, c_int
+        ) -> c_int;
         create_string = RedisModule_CreateString: fn(*mut Ctx, *const c_char, usize) -> *mut Str;
         delete_key = RedisModule_DeleteKey: fn(*mut Key) -> c_int;
         free = RedisModule_Free: fn(*mut c_void);
@@ -71,10 +73,13 @@ api! {
         key_at_pos_with_flags = RedisModule_KeyAtPosWithFlags: fn(*mut Ctx, c_int, c_int);
         key_type = RedisModule_KeyType: fn(*mut Key) -> c_int;
         load_configs = RedisModule_LoadConfigs: fn(*mut Ctx) -> c_int;
-        log = RedisModule_Log: fn(*mut Ctx, *const c_char, *const c_char; ...);
         notify_keyspace_event = RedisModule_NotifyKeyspaceEvent: fn(*mut Ctx, c_int, *const c_char, *mut Str) -> c_int;
         open_key = RedisModule_OpenKey: fn(*mut Ctx, *mut Str, c_int) -> *mut Key;
-        register_numeric_config = RedisModule_RegisterNumericConfig: fn(*mut Ctx, *const c_char, c_longlong, c_uint, c_longlong, c_longlong, raw::RedisModuleConfigGetNumericFunc, raw::RedisModuleConfigSetNumericFunc, raw::RedisModuleConfigApplyFunc, *mut c_void) -> c_int;
+        register_numeric_config = RedisModule_RegisterNumericConfig: fn(
+            *mut Ctx, *const c_char, c_longlong, c_uint, c_longlong, c_longlong,
+            raw::RedisModuleConfigGetNumericFunc, raw::RedisModuleConfigSetNumericFunc, raw::RedisModuleConfigApplyFunc,
+            *mut c_void
+        ) -> c_int;
         replicate = RedisModule_Replicate: fn(*mut Ctx, *const c_char, *const c_char; ...) -> c_int;
         reply_with_array = RedisModule_ReplyWithArray: fn(*mut Ctx, c_long) -> c_int;
         reply_with_call_reply = RedisModule_ReplyWithCallReply: fn(*mut Ctx, *mut CallReply) -> c_int;
@@ -88,7 +93,9 @@ api! {
         string_dma = RedisModule_StringDMA: fn(*mut Key, *mut usize, c_int) -> *mut c_char;
         string_ptr_len = RedisModule_StringPtrLen: fn(*const Str, *mut usize) -> *const c_char;
         string_set = RedisModule_StringSet: fn(*mut Key, *mut Str) -> c_int;
-        subscribe_to_server_event = RedisModule_SubscribeToServerEvent: fn(*mut Ctx, Event, raw::RedisModuleEventCallback) -> c_int;
+        subscribe_to_server_event = RedisModule_SubscribeToServerEvent: fn(
+            *mut Ctx, Event, raw::RedisModuleEventCallback
+        ) -> c_int;
     }
     optional: {
         // Redis 7.2 and Valkey.

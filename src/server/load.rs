@@ -59,12 +59,22 @@ unsafe extern "C" fn RedisModule_OnLoad(
     if status != OK {
         return ERR;
     }
-    let Ok(api) = find_api() else { return ERR };
+    let api = match find_api() {
+        Ok(api) => api,
+        Err(function) => {
+            log::warning(
+                ctx,
+                c"the server is too old: Redis 7.0 or later, or Valkey, is needed. It lacks:",
+            );
+            log::warning(ctx, function);
+            return ERR;
+        }
+    };
     let loaded = boundary(|| load(api, ctx, argc)).unwrap_or(Err(c"internal error"));
     match loaded {
         Ok(()) => OK,
         Err(reason) => {
-            log::warning(api, ctx, reason);
+            log::warning(ctx, reason);
             ERR
         }
     }

@@ -44,7 +44,7 @@ extern "C" fn changed(ctx: *mut RedisModuleCtx, _event: RedisModuleEvent, role: 
     if primary {
         let started = boundary(|| (MODULE.promoted)(clock::now(api))).flatten();
         if started.is_err() {
-            log::warning(api, ctx, c"the fence clock could not be set ahead after the promotion");
+            log::warning(ctx, c"the fence clock could not be set ahead after the promotion");
         }
     }
 }
