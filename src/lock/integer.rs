@@ -1,5 +1,5 @@
-/// Reads an integer as the server does: decimal, within 64 bits, written in the one way in which it would be printed. So
-/// no plus sign, no leading zero, no negative zero, no space.
+/// Reads an integer as the server does: decimal, within 64 bits, written in the one way in which it would be printed.
+/// So no plus sign, no leading zero, no negative zero, no space.
 pub(crate) fn parse_integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         b"0" => return Some(0),
