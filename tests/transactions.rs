@@ -274,7 +274,7 @@ fn a_client_cache_is_invalidated_by_every_change_and_by_nothing_else() {
         stranger.pushes();
         caller.call(&case.call);
         let mut invalidated: Vec<_> = stranger.pushes().iter().map(invalidated_key).collect();
-        let mut changed: Vec<_> = case.changes.iter().map(|key| bulk(key)).collect();
+        let mut changed: Vec<_> = case.changes.iter().map(bulk).collect();
         for keys in [&mut invalidated, &mut changed] {
             keys.sort_by_key(|key| format!("{key:?}"));
         }
