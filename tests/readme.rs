@@ -36,11 +36,11 @@ fn the_transcripts_are_what_redis_cli_prints() {
     }
 }
 
+/// What the lines of README.md give: `held`, `fence` and `released`.
+type Outcome = (Option<(String, i64)>, Option<i64>, bool);
+
 /// The lines of README.md, which are compared with this file.
-fn as_in_the_readme(
-    mut connection: Connection,
-    token: &str,
-) -> RedisResult<(Option<(String, i64)>, Option<i64>, bool)> {
+fn as_in_the_readme(mut connection: Connection, token: &str) -> RedisResult<Outcome> {
     let held: Option<(String, i64)> = redis::cmd("LOCK.ACQUIRE")
         .arg("invoice:7")
         .arg(token)
@@ -82,7 +82,7 @@ fn the_script_writes_for_the_holder_and_for_nobody_else() {
     let server = Server::start();
     let mut client = server.client();
     let script = block("lua");
-    let mut run = |client: &mut Client, token, value| call!(client, "EVAL", &script, 2, "lock", "data", token, value);
+    let run = |client: &mut Client, token, value| call!(client, "EVAL", &script, 2, "lock", "data", token, value);
     call!(client, "LOCK.ACQUIRE", "lock", "mine", 60_000);
     assert_eq!(run(&mut client, "mine", "first"), int(1));
     assert_eq!(run(&mut client, "other", "second"), int(0));
