@@ -473,7 +473,7 @@ fn the_events_are_as_shown() {
 
 #[test]
 fn a_counter_adds_to_them_what_is_shown() {
-    let text = section("Replication and events");
+    let text = section("Replication and events").replace('\n', " ");
     assert!(text.contains("`COUNTER` adds `INCR counter-key` in front, in one transaction with the rest"));
     assert!(text.contains("its event, `incrby`, on the counter key"));
     let server = Server::start();
