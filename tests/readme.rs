@@ -130,7 +130,9 @@ fn the_version_of_rust_is_that_of_the_manifest() {
 #[test]
 fn every_link_leads_somewhere() {
     let anchors: BTreeSet<String> = (1..=6).flat_map(sections).map(|(heading, _)| anchor(heading)).collect();
-    for link in README.split("](").skip(1) {
+    let contributing = read("CONTRIBUTING.md");
+    let links = README.split("](").skip(1).chain(contributing.split("](").skip(1));
+    for link in links {
         let target = link.split(')').next().unwrap();
         match target.strip_prefix('#') {
             Some(name) => assert!(anchors.contains(name), "{target}"),
@@ -261,6 +263,62 @@ fn the_commands_are_those_of_the_module_as_the_server_documents_them() {
         })
         .collect();
     assert_eq!(shown, documented);
+}
+
+/// Who holds the lock in a row of a table of replies, where the caller's token is `mine`.
+fn holder(situation: &str) -> Option<&'static str> {
+    match situation {
+        "free: the caller holds it now" => None,
+        "held with the same token: the caller still holds it"
+        | "held the lock, which is free now"
+        | "holds the lock" => Some("mine"),
+        "held with another token" | "did not hold it: nothing changed" | "does not: nothing changed" | "does not" => {
+            Some("another")
+        }
+        other => panic!("not known to this test: {other}"),
+    }
+}
+
+#[test]
+fn the_replies_are_as_shown_in_both_protocols() {
+    let nulls = "*Null* is the null bulk string (`$-1`) in RESP2 and `_` in RESP3.";
+    assert!(section("Commands").replace('\n', " ").contains(nulls));
+    let server = Server::start();
+    let mut client = server.client();
+    let mut wire = server.wire();
+    for (protocol, null) in [("2", "$-1"), ("3", "_")] {
+        wire.call(&cmd!("HELLO", protocol));
+        for (heading, text) in sections(3).iter().filter(|(heading, _)| heading.starts_with("LOCK.")) {
+            let name = heading.split(' ').next().unwrap();
+            let rows = [tables(text, "The lock is"), tables(text, "The caller")]
+                .concat()
+                .remove(0);
+            for row in rows {
+                call!(client, "DEL", "key");
+                if let Some(holder) = holder(&row[0]) {
+                    call!(client, "SET", "key", holder);
+                }
+                let mut command = cmd!(name, "key", "mine");
+                if name == "LOCK.ACQUIRE" || name == "LOCK.EXTEND" {
+                    command.arg(60_000);
+                }
+                let reply = String::from_utf8(wire.call(&command)).unwrap();
+                let lines: Vec<&str> = reply.lines().collect();
+                let is_fence = |line: &str| line.strip_prefix(':').is_some_and(|digits| digits.len() == 16);
+                let as_shown = match row[1].as_str() {
+                    "array of two: the token (bulk string), the fence (integer)" | "the same, with a fresh fence" => {
+                        lines[..3] == ["*2", "$4", "mine"] && is_fence(lines[3]) && lines.len() == 4
+                    }
+                    "integer: the fence" => is_fence(lines[0]) && lines.len() == 1,
+                    "integer 1" => lines == [":1"],
+                    "integer 0" => lines == [":0"],
+                    "null" => lines == [null],
+                    other => panic!("not known to this test: {other}"),
+                };
+                assert!(as_shown, "RESP{protocol} {name}, {row:?}: {reply:?}");
+            }
+        }
+    }
 }
 
 #[test]
