@@ -6,6 +6,7 @@ mod integer;
 mod now;
 mod token;
 mod ttl;
+mod wait_queues;
 
 pub(crate) use fence_clock::{FenceClock, is_too_far_ahead};
 pub(crate) use holder::Holder;
@@ -13,3 +14,4 @@ pub(crate) use integer::parse_integer;
 pub(crate) use now::Now;
 pub(crate) use token::{TOKEN_LENGTH, generate_token};
 pub(crate) use ttl::{Ttl, TtlError};
+pub(crate) use wait_queues::{LockName, WaitQueues, Waiter};
