@@ -1,0 +1,547 @@
+//! README.md: what it shows is run, and what it says is compared with the module, the server and the sources.
+//!
+//! The snippets for clients and databases that are not at hand everywhere are run by `tests/snippets/run`.
+
+mod support;
+
+#[path = "readme/markdown.rs"]
+mod markdown;
+#[path = "readme/transcript.rs"]
+mod transcript;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use markdown::{README, block, blocks, code, section, sections, table, tables};
+use redis::{Cmd, Connection, RedisResult};
+use support::{Client, Server, Stream, Value, acquired, bulk, call, cmd, error_text, int, nil, okay};
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(file: &str) -> String {
+    fs::read_to_string(repository().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+#[test]
+fn the_transcripts_are_what_redis_cli_prints() {
+    let transcripts = blocks("console");
+    assert!(transcripts.len() > 3, "{}", transcripts.len());
+    // One server for all of them, as for a reader who types them one after the other.
+    let server = Server::start();
+    for each in transcripts {
+        transcript::run(&each, server.port());
+    }
+}
+
+/// What the lines of README.md give: `held`, `fence` and `released`.
+type Outcome = (Option<(String, i64)>, Option<i64>, bool);
+
+/// The lines of README.md, which are compared with this file.
+fn as_in_the_readme(mut connection: Connection, token: &str) -> RedisResult<Outcome> {
+    let held: Option<(String, i64)> = redis::cmd("LOCK.ACQUIRE")
+        .arg("invoice:7")
+        .arg(token)
+        .arg(30_000)
+        .query(&mut connection)?;
+    let fence: Option<i64> = redis::cmd("LOCK.FENCE")
+        .arg("invoice:7")
+        .arg(token)
+        .query(&mut connection)?;
+    let released: bool = redis::cmd("LOCK.RELEASE")
+        .arg("invoice:7")
+        .arg(token)
+        .query(&mut connection)?;
+    Ok((held, fence, released))
+}
+
+#[test]
+fn the_snippet_for_redis_rs_is_compiled_and_runs() {
+    let without_spaces = |text: &str| text.split_whitespace().collect::<String>();
+    let source = without_spaces(include_str!("readme.rs"));
+    assert!(source.contains(&without_spaces(&block("rust"))));
+
+    let server = Server::start();
+    let client = redis::Client::open(("127.0.0.1", server.port())).unwrap();
+    let connection = client.get_connection().unwrap();
+    let (held, fence, released) = as_in_the_readme(connection, "mine").unwrap();
+    let (token, first) = held.unwrap();
+    assert_eq!(token, "mine");
+    assert!(fence.unwrap() > first);
+    assert!(released);
+
+    call!(server.client(), "LOCK.ACQUIRE", "invoice:7", "another", 60_000);
+    let refused = as_in_the_readme(client.get_connection().unwrap(), "mine").unwrap();
+    assert_eq!(refused, (None, None, false));
+}
+
+#[test]
+fn the_script_writes_for_the_holder_and_for_nobody_else() {
+    let server = Server::start();
+    let mut client = server.client();
+    let script = block("lua");
+    let run = |client: &mut Client, token, value| call!(client, "EVAL", &script, 2, "lock", "data", token, value);
+    call!(client, "LOCK.ACQUIRE", "lock", "mine", 60_000);
+    assert_eq!(run(&mut client, "mine", "first"), int(1));
+    assert_eq!(run(&mut client, "other", "second"), int(0));
+    assert_eq!(call!(client, "GET", "data"), bulk("first"));
+    call!(client, "LOCK.RELEASE", "lock", "mine");
+    assert_eq!(run(&mut client, "mine", "third"), int(0));
+    assert_eq!(call!(client, "GET", "data"), bulk("first"));
+}
+
+#[test]
+fn the_lines_for_redis_conf_are_in_the_one_that_is_shipped() {
+    let shipped = read("redis.conf");
+    for line in block("conf").lines() {
+        assert!(shipped.lines().any(|other| other == line), "{line}");
+    }
+}
+
+#[test]
+fn every_target_of_make_that_is_named_exists() {
+    let makefile = read("Makefile");
+    let shell = blocks("sh").join("\n");
+    let named: BTreeSet<&str> = code(README)
+        .into_iter()
+        .chain(shell.lines())
+        .filter_map(|text| text.trim_start_matches("sudo ").strip_prefix("make "))
+        .map(|rest| rest.split_whitespace().next().unwrap())
+        .collect();
+    assert!(named.contains("run") && named.contains("test"), "{named:?}");
+    for target in named {
+        let declared = format!(".PHONY: {target}");
+        assert!(makefile.lines().any(|line| line == declared), "{target}");
+    }
+}
+
+#[test]
+fn the_version_of_rust_is_that_of_the_manifest() {
+    let manifest = read("Cargo.toml");
+    let version = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'))
+        .unwrap();
+    assert!(README.contains(&format!("a Rust toolchain ({version} or later)")));
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let anchors: BTreeSet<String> = (1..=6).flat_map(sections).map(|(heading, _)| anchor(heading)).collect();
+    let contributing = read("CONTRIBUTING.md");
+    let links = README.split("](").skip(1).chain(contributing.split("](").skip(1));
+    for link in links {
+        let target = link.split(')').next().unwrap();
+        match target.strip_prefix('#') {
+            Some(name) => assert!(anchors.contains(name), "{target}"),
+            None => assert!(repository().join(target).is_file(), "{target}"),
+        }
+    }
+}
+
+/// The anchor that a heading gets where README.md is shown.
+fn anchor(heading: &str) -> String {
+    heading
+        .to_lowercase()
+        .chars()
+        .filter(|c| c.is_alphanumeric() || *c == ' ' || *c == '-')
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
+}
+
+#[test]
+fn every_test_that_is_named_exists() {
+    let mut named = 0;
+    for row in table(&section("What is guaranteed, and what is not"), "What holds") {
+        let (name, file) = row[1]
+            .strip_prefix("[`")
+            .and_then(|rest| rest.strip_suffix(')'))
+            .and_then(|rest| rest.split_once("`]("))
+            .expect(&row[1]);
+        assert!(
+            read(file).contains(&format!("#[test]\nfn {name}() {{")),
+            "{file}: {name}"
+        );
+        named += 1;
+    }
+    assert!(named > 0);
+}
+
+/// What a server says of a command: a map, which RESP2 sends as a flat array.
+fn field<'a>(map: &'a Value, name: &str) -> Option<&'a Value> {
+    let Value::Array(words) = map else {
+        panic!("not a map: {map:?}");
+    };
+    words.chunks(2).find(|pair| pair[0] == bulk(name)).map(|pair| &pair[1])
+}
+
+fn text(value: &Value) -> &str {
+    match value {
+        Value::BulkString(bytes) => str::from_utf8(bytes).unwrap(),
+        Value::SimpleString(text) => text,
+        other => panic!("not a text: {other:?}"),
+    }
+}
+
+fn items(value: &Value) -> &[Value] {
+    match value {
+        Value::Array(items) => items,
+        other => panic!("not an array: {other:?}"),
+    }
+}
+
+/// An argument as a reader knows it: `key`, `[COUNTER counter-key]`.
+fn syntax(argument: &Value) -> String {
+    let mut words = Vec::new();
+    words.extend(field(argument, "token").map(|token| text(token).to_owned()));
+    if text(field(argument, "type").unwrap()) == "oneof" {
+        let choices: Vec<String> = items(field(argument, "arguments").unwrap())
+            .iter()
+            .map(syntax)
+            .collect();
+        words.push(choices.join(" | "));
+    } else {
+        words.push(text(field(argument, "name").unwrap()).to_owned());
+    }
+    let argument_syntax = words.join(" ");
+    if is_optional(argument) {
+        format!("[{argument_syntax}]")
+    } else {
+        argument_syntax
+    }
+}
+
+fn is_optional(argument: &Value) -> bool {
+    field(argument, "flags").is_some_and(|flags| items(flags).iter().any(|flag| text(flag) == "optional"))
+}
+
+#[test]
+fn the_commands_are_those_of_the_module_as_the_server_documents_them() {
+    let server = Server::start();
+    let mut client = server.client();
+    let Value::Array(mut names) = call!(client, "COMMAND", "LIST", "FILTERBY", "MODULE", "lock") else {
+        panic!("no list of commands");
+    };
+    names.sort_by_key(|name| text(name).to_owned());
+    let mut documented = BTreeMap::new();
+    for name in &names {
+        let name = text(name);
+        let docs = call!(client, "COMMAND", "DOCS", name);
+        let docs = field(&docs, name).unwrap();
+        let arguments = items(field(docs, "arguments").unwrap());
+        let words: Vec<String> = arguments.iter().map(syntax).collect();
+
+        let info = call!(client, "COMMAND", "INFO", name);
+        let info = items(&items(&info)[0]);
+        let needed = 1 + arguments.iter().filter(|argument| !is_optional(argument)).count();
+        let needed = i64::try_from(needed).unwrap();
+        let arity = if arguments.iter().any(is_optional) {
+            -needed
+        } else {
+            needed
+        };
+        assert_eq!(info[1], int(arity), "{name}");
+        // What the server adds by itself says nothing of what the command does.
+        let flags: BTreeSet<String> = items(&info[2])
+            .iter()
+            .map(|flag| text(flag).to_owned())
+            .filter(|flag| flag != "module" && flag != "movablekeys")
+            .collect();
+        let complexity = text(field(docs, "complexity").unwrap()).to_owned();
+        documented.insert(format!("{name} {}", words.join(" ")), (complexity, flags));
+    }
+
+    let shown: BTreeMap<String, (String, BTreeSet<String>)> = sections(3)
+        .into_iter()
+        .filter(|(heading, _)| heading.starts_with("LOCK."))
+        .map(|(heading, text)| {
+            let rows = table(&text, "Complexity");
+            let flags = code(&rows[0][1]).into_iter().map(str::to_owned).collect();
+            (heading.to_owned(), (rows[0][0].clone(), flags))
+        })
+        .collect();
+    assert_eq!(shown, documented);
+}
+
+/// Who holds the lock in a row of a table of replies, where the caller's token is `mine`.
+fn holder(situation: &str) -> Option<&'static str> {
+    match situation {
+        "free: the caller holds it now" => None,
+        "held with the same token: the caller still holds it"
+        | "held the lock, which is free now"
+        | "holds the lock" => Some("mine"),
+        "held with another token" | "did not hold it: nothing changed" | "does not: nothing changed" | "does not" => {
+            Some("another")
+        }
+        other => panic!("not known to this test: {other}"),
+    }
+}
+
+#[test]
+fn the_replies_are_as_shown_in_both_protocols() {
+    let nulls = "*Null* is the null bulk string (`$-1`) in RESP2 and `_` in RESP3.";
+    assert!(section("Commands").replace('\n', " ").contains(nulls));
+    let server = Server::start();
+    let mut client = server.client();
+    let mut wire = server.wire();
+    for (protocol, null) in [("2", "$-1"), ("3", "_")] {
+        wire.call(&cmd!("HELLO", protocol));
+        for (heading, text) in sections(3).iter().filter(|(heading, _)| heading.starts_with("LOCK.")) {
+            let name = heading.split(' ').next().unwrap();
+            let rows = [tables(text, "The lock is"), tables(text, "The caller")]
+                .concat()
+                .remove(0);
+            for row in rows {
+                call!(client, "DEL", "key");
+                if let Some(holder) = holder(&row[0]) {
+                    call!(client, "SET", "key", holder);
+                }
+                let mut command = cmd!(name, "key", "mine");
+                if name == "LOCK.ACQUIRE" || name == "LOCK.EXTEND" {
+                    command.arg(60_000);
+                }
+                let reply = String::from_utf8(wire.call(&command)).unwrap();
+                let lines: Vec<&str> = reply.lines().collect();
+                let is_fence = |line: &str| line.strip_prefix(':').is_some_and(|digits| digits.len() == 16);
+                let as_shown = match row[1].as_str() {
+                    "array of two: the token (bulk string), the fence (integer)" | "the same, with a fresh fence" => {
+                        lines[..3] == ["*2", "$4", "mine"] && is_fence(lines[3]) && lines.len() == 4
+                    }
+                    "integer: the fence" => is_fence(lines[0]) && lines.len() == 1,
+                    "integer 1" => lines == [":1"],
+                    "integer 0" => lines == [":0"],
+                    "null" => lines == [null],
+                    other => panic!("not known to this test: {other}"),
+                };
+                assert!(as_shown, "RESP{protocol} {name}, {row:?}: {reply:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_settings_are_those_of_the_module_with_their_defaults_and_ranges() {
+    let server = Server::start();
+    let mut client = server.client();
+    let reply = call!(client, "CONFIG", "GET", "lock.*");
+    let real: BTreeMap<&str, &str> = items(&reply)
+        .chunks(2)
+        .map(|pair| (text(&pair[0]), text(&pair[1])))
+        .collect();
+
+    let rows = table(&section("Settings"), "Setting");
+    let shown: BTreeMap<&str, &str> = rows.iter().map(|row| (code(&row[0])[0], row[1].as_str())).collect();
+    assert_eq!(shown, real);
+
+    for row in &rows {
+        let name = code(&row[0])[0];
+        let (least, most) = row[2].split_once(" to ").expect(&row[2]);
+        let (least, most): (i128, i128) = (least.parse().unwrap(), most.parse().unwrap());
+        for (value, taken) in [(least - 1, false), (least, true), (most, true), (most + 1, false)] {
+            let reply = call!(client, "CONFIG", "SET", name, value.to_string());
+            assert_eq!(reply == okay(), taken, "{name} {value}: {reply:?}");
+        }
+    }
+}
+
+/// An error's text and the command that gives it, by its name without `LOCK.`.
+type Given = BTreeSet<(String, String)>;
+
+/// The rows of a table of errors. `all` stands for the four commands.
+fn errors_shown(rows: &[Vec<String>]) -> Given {
+    let mut shown = Given::new();
+    for row in rows {
+        let error = code(&row[0])[0];
+        let by = if row[1].starts_with("all") {
+            vec!["ACQUIRE", "EXTEND", "FENCE", "RELEASE"]
+        } else {
+            code(&row[1])
+        };
+        shown.extend(by.into_iter().map(|command| (error.to_owned(), command.to_owned())));
+    }
+    shown
+}
+
+/// Sends each command and gathers the errors, which all of them must give.
+fn errors_given(client: &mut Client, calls: &[&str]) -> Given {
+    let mut given = Given::new();
+    for line in calls {
+        let mut command = Cmd::new();
+        line.split(' ').for_each(|word| {
+            command.arg(if word == "EMPTY" { "" } else { word });
+        });
+        let name = line.split(' ').next().unwrap().strip_prefix("LOCK.").unwrap();
+        given.insert((error_text(&client.call(&command)), name.to_owned()));
+    }
+    given
+}
+
+const EACH: [&str; 4] = [
+    "LOCK.ACQUIRE list me 1000",
+    "LOCK.EXTEND list me 1000",
+    "LOCK.FENCE list me",
+    "LOCK.RELEASE list me",
+];
+
+#[test]
+fn the_errors_are_those_that_the_commands_give() {
+    let server = Server::start();
+    let mut client = server.client();
+    call!(client, "RPUSH", "list", "element");
+    let mut given = errors_given(
+        &mut client,
+        &[
+            "LOCK.ACQUIRE lock me 1000 WHATEVER",
+            "LOCK.ACQUIRE lock EMPTY 1000",
+            "LOCK.ACQUIRE lock me soon",
+            "LOCK.ACQUIRE lock me 0",
+            "LOCK.ACQUIRE lock me 1000 COUNTER lock",
+            "LOCK.EXTEND lock me soon",
+            "LOCK.EXTEND lock me 0",
+            "LOCK.FENCE lock me WHATEVER",
+            "LOCK.FENCE lock me AFTER soon",
+            "LOCK.FENCE lock me COUNTER lock",
+            "LOCK.FENCE lock me AFTER 9223372036854775807",
+        ],
+    );
+    given.extend(errors_given(&mut client, &EACH));
+    let replica = server.replica(&["replica-read-only no"]);
+    given.extend(errors_given(&mut replica.client(), &EACH));
+
+    let [of_the_module, _] = <[_; 2]>::try_from(tables(&section("Errors"), "Error")).unwrap();
+    assert_eq!(errors_shown(&of_the_module), given);
+}
+
+#[test]
+fn the_errors_are_those_of_the_source() {
+    let source = include_str!("../src/error.rs");
+    let texts: BTreeSet<&str> = source
+        .lines()
+        .filter_map(|line| line.split_once("=> c\"")?.1.strip_suffix("\","))
+        .filter(|text| *text != "ERR internal error in the lock module")
+        .collect();
+    assert!(!texts.is_empty());
+    let [of_the_module, _] = <[_; 2]>::try_from(tables(&section("Errors"), "Error")).unwrap();
+    let shown: BTreeSet<&str> = of_the_module.iter().map(|row| code(&row[0])[0]).collect();
+    assert_eq!(shown, texts);
+}
+
+#[test]
+fn the_errors_of_the_server_are_as_shown() {
+    let server = Server::start();
+    let mut client = server.client();
+    let [_, of_the_server] = <[_; 2]>::try_from(tables(&section("Errors"), "Error")).unwrap();
+    let shown: BTreeSet<&str> = of_the_server.iter().map(|row| code(&row[0])[0]).collect();
+    let mut given = BTreeSet::new();
+
+    let arity = |name: &str| format!("ERR wrong number of arguments for '{name}' command");
+    for name in ["LOCK.ACQUIRE", "LOCK.EXTEND", "LOCK.FENCE", "LOCK.RELEASE"] {
+        assert_eq!(error_text(&call!(client, name, "lock")), arity(name));
+    }
+    given.insert(arity("LOCK.RELEASE"));
+
+    call!(client, "LOCK.ACQUIRE", "held", "me", 60_000);
+    call!(client, "SET", "word", "one");
+    call!(client, "SET", "full", i64::MAX);
+    for counter in ["word", "full"] {
+        let acquire = call!(client, "LOCK.ACQUIRE", "lock", "me", 1000, "COUNTER", counter);
+        let fence = call!(client, "LOCK.FENCE", "held", "me", "COUNTER", counter);
+        assert_eq!(error_text(&acquire), error_text(&fence));
+        given.insert(error_text(&acquire));
+    }
+
+    call!(client, "CONFIG", "SET", "maxmemory", 1);
+    let acquire = call!(client, "LOCK.ACQUIRE", "lock", "me", 1000);
+    let fence = call!(client, "LOCK.FENCE", "held", "me", "COUNTER", "counter");
+    assert_eq!(error_text(&acquire), error_text(&fence));
+    given.insert(error_text(&acquire));
+
+    assert_eq!(shown, given.iter().map(String::as_str).collect());
+}
+
+/// The rows of the table of effects: what happened, what was replicated, which events were published.
+fn effects() -> Vec<[String; 3]> {
+    table(&section("Replication and events"), "What happened")
+        .into_iter()
+        .map(|row| row.try_into().unwrap())
+        .collect()
+}
+
+/// Does what a row of that table says, the rows being taken in order.
+fn act(client: &mut Client, what: &str) {
+    match what {
+        "a free lock was acquired" => {
+            acquired(&call!(client, "LOCK.ACQUIRE", "key", "token", 60_000));
+        }
+        "its holder acquired it again, for longer" => {
+            acquired(&call!(client, "LOCK.ACQUIRE", "key", "token", 600_000));
+        }
+        "its holder acquired it again, not for longer" => {
+            acquired(&call!(client, "LOCK.ACQUIRE", "key", "token", 1));
+        }
+        "an acquire was refused" => {
+            assert_eq!(call!(client, "LOCK.ACQUIRE", "key", "other", 60_000), nil());
+        }
+        "the lock was extended" => {
+            assert_eq!(call!(client, "LOCK.EXTEND", "key", "token", 900_000), int(1));
+        }
+        "a fence was issued" => {
+            support::fence(&call!(client, "LOCK.FENCE", "key", "token"));
+        }
+        "another tried to extend, fence or release it" => {
+            assert_eq!(call!(client, "LOCK.EXTEND", "key", "other", 60_000), int(0));
+            assert_eq!(call!(client, "LOCK.FENCE", "key", "other"), nil());
+            assert_eq!(call!(client, "LOCK.RELEASE", "key", "other"), int(0));
+        }
+        "the lock was released" => {
+            assert_eq!(call!(client, "LOCK.RELEASE", "key", "token"), int(1));
+        }
+        other => panic!("not known to this test: {other}"),
+    }
+}
+
+#[test]
+fn what_is_replicated_is_as_shown() {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut stream = Stream::of(&server);
+    for [what, sent, _] in effects() {
+        act(&mut client, &what);
+        let deadline = client.integer(&cmd!("PEXPIRETIME", "key")).to_string();
+        let sent: Vec<String> = code(&sent)
+            .iter()
+            .map(|line| line.replace("deadline", &deadline))
+            .collect();
+        assert_eq!(stream.commands(), sent, "{what}");
+    }
+}
+
+#[test]
+fn the_events_are_as_shown() {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut events = server.events();
+    for [what, _, published] in effects() {
+        act(&mut client, &what);
+        assert_eq!(events.on("key"), code(&published), "{what}");
+    }
+}
+
+#[test]
+fn a_counter_adds_to_them_what_is_shown() {
+    let text = section("Replication and events").replace('\n', " ");
+    assert!(text.contains("`COUNTER` adds `INCR counter-key` in front, in one transaction with the rest"));
+    assert!(text.contains("its event, `incrby`, on the counter key"));
+    let server = Server::start();
+    let mut client = server.client();
+    let mut stream = Stream::of(&server);
+    call!(client, "LOCK.ACQUIRE", "key", "token", 60_000, "COUNTER", "counter-key");
+    let deadline = client.integer(&cmd!("PEXPIRETIME", "key"));
+    let lock = format!("SET key token PXAT {deadline}");
+    assert_eq!(stream.commands(), ["MULTI", "INCR counter-key", &lock, "EXEC"]);
+    let mut events = server.events();
+    call!(client, "LOCK.FENCE", "key", "token", "COUNTER", "counter-key");
+    assert_eq!(events.on("counter-key"), ["incrby"]);
+}
