@@ -1,6 +1,6 @@
 use crate::error::Error;
 use crate::lock::{Holder, is_too_far_ahead, parse_integer};
-use crate::server::{ArgumentKind, ArgumentSpec, Call, Command, CommandSpec, Failure, Key, KeyAccess, Reply};
+use crate::server::{ArgumentKind, ArgumentSpec, Call, Command, CommandSpec, Failure, Key, KeyAccess, Memory, Reply};
 use crate::settings::MAX_CLOCK_SKEW;
 use crate::state;
 
@@ -62,7 +62,7 @@ impl Command for Fence {
             return Ok(Reply::Null);
         }
         let fence = match counter {
-            Some(counter) => call.increment(counter)?,
+            Some(counter) => call.increment(counter, Memory::Heeded)?,
             None => state::next_fence(now, after)?,
         };
 

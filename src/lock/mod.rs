@@ -1,6 +1,7 @@
 //! The domain: what a lock is, without a server. Time and randomness are handed in, so that tests own them.
 
 mod fence_clock;
+mod grants;
 mod holder;
 mod integer;
 mod now;
@@ -9,6 +10,7 @@ mod ttl;
 mod wait_queues;
 
 pub(crate) use fence_clock::{FenceClock, is_too_far_ahead};
+pub(crate) use grants::{Grant, Grants};
 pub(crate) use holder::Holder;
 pub(crate) use integer::parse_integer;
 pub(crate) use now::Now;

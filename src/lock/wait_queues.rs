@@ -25,8 +25,8 @@ pub(crate) struct Waiter {
 
 /// Who waits for which lock: one queue for each lock and database, first come, first served.
 ///
-/// A waiter is known by an identity `I` of the caller's choice. Whatever happens to one waiter or one lock costs the same
-/// with ten waiters and with ten thousand, but for the two ordered sets, which know what is due next.
+/// A waiter is known by an identity `I` of the caller's choice. Whatever happens to one waiter or one lock costs the
+/// same with ten waiters and with ten thousand, but for the two ordered sets, which know what is due next.
 #[derive(Debug)]
 pub(crate) struct WaitQueues<I> {
     queues: HashMap<i32, HashMap<Arc<[u8]>, Queue<I>>>,
@@ -88,8 +88,8 @@ impl<I: Copy + Ord + Hash> WaitQueues<I> {
         self.queues.get(&database)?.get(key)
     }
 
-    /// Puts a waiter at the end of the lock's queue; or, where one with the same token waits, in that one's place. The one
-    /// that had the place is returned.
+    /// Puts a waiter at the end of the lock's queue; or, where one with the same token waits, in that one's place. The
+    /// one that had the place is returned.
     pub(crate) fn join(&mut self, lock: LockName, id: I, waiter: Waiter) -> Option<I> {
         self.timeouts.extend(waiter.until.map(|until| (until, id)));
         let token = waiter.token.clone();
@@ -162,7 +162,8 @@ impl<I: Copy + Ord + Hash> WaitQueues<I> {
         Some(place)
     }
 
-    /// Makes `behind` the one behind whoever stands before a place, and `before` the one before whoever stands behind it.
+    /// Makes `behind` the one behind whoever stands before a place, and `before` the one before whoever stands behind
+    /// it.
     fn link(&mut self, place: &Place<I>, behind: Option<I>, before: Option<I>) {
         match place.before {
             Some(neighbour) => {

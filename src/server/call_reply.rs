@@ -1,8 +1,12 @@
+use std::ffi::CString;
 use std::ptr::NonNull;
+use std::slice;
 
 use redis_module::raw::{REDISMODULE_REPLY_ERROR, RedisModuleCallReply};
 
+use super::Failure;
 use super::api::Api;
+use crate::error::Error;
 
 /// The answer of another command that the module has called.
 pub(crate) struct CallReply {
@@ -22,12 +26,29 @@ impl CallReply {
         isize::try_from(kind) == Ok(REDISMODULE_REPLY_ERROR)
     }
 
-    pub(super) fn integer(&self) -> i64 {
-        // SAFETY: as above; the server answers `LLONG_MIN` for a reply of another type.
-        unsafe { (self.api.call_reply_integer)(self.raw()) }
+    /// The text of a string or an error.
+    fn text(&self) -> &[u8] {
+        let mut length = 0;
+        // SAFETY: as above; the server answers null for a reply of another type.
+        let start = unsafe { (self.api.call_reply_string_ptr)(self.raw(), &raw mut length) };
+        if start.is_null() {
+            return &[];
+        }
+        // SAFETY: the server gave the start and the length of a text that lives as long as the reply.
+        unsafe { slice::from_raw_parts(start.cast(), length) }
     }
 
-    pub(super) const fn raw(&self) -> *mut RedisModuleCallReply {
+    /// Its integer, or the error that it is.
+    pub(super) fn into_integer(self) -> Result<i64, Failure> {
+        if self.is_error() {
+            Err(CString::new(self.text()).map_or(Error::Internal.into(), Failure::Text))
+        } else {
+            // SAFETY: as above; the server answers `LLONG_MIN` for a reply of another type.
+            Ok(unsafe { (self.api.call_reply_integer)(self.raw()) })
+        }
+    }
+
+    const fn raw(&self) -> *mut RedisModuleCallReply {
         self.raw.as_ptr()
     }
 }

@@ -1,0 +1,328 @@
+//! From a lock that has become free to its next holder: the only place that passes a lock on.
+//!
+//! A lock that its holder releases passes on at once, inside the release. However else one becomes free (it expires,
+//! its key is deleted, evicted, renamed, flushed, its new holder is gone before it has heard), it is looked at a moment
+//! later, from a timer: never from inside the event that tells of it, where writing is not allowed, and only while the
+//! server may write.
+
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::event;
+use crate::lock::{Grant, Grants, Holder, LockName, WaitQueues, Waiter};
+use crate::server::{
+    Argument, BlockedClient, Call, Context, Failure, Key, MainThread, Memory, Reply, Text, listen_for_keys, set_timer,
+};
+use crate::settings::MAX_WAITERS;
+use crate::state;
+
+/// How many locks are looked at before the server gets to serve its clients.
+const BATCH: usize = 256;
+
+/// After how many milliseconds a lock is looked at again that could not be passed on, because the server does not
+/// write.
+const RETRY: i64 = 20;
+
+static WAITING: MainThread<Option<Waiting>> = MainThread::new(None);
+
+struct Waiting {
+    queues: WaitQueues<BlockedClient>,
+    grants: Grants<BlockedClient>,
+    /// The module passes a lock on: the events that come of it are its own.
+    granting: bool,
+}
+
+/// Works on what is kept of those who wait. The closure must not call into the server.
+fn waiting<R>(work: impl FnOnce(&mut Waiting) -> R) -> Result<R, Error> {
+    WAITING.with(|waiting| {
+        let new = || Waiting {
+            queues: WaitQueues::new(),
+            grants: Grants::new(),
+            granting: false,
+        };
+        work(waiting.get_or_insert_with(new))
+    })
+}
+
+/// The name of a lock in the database of an entry.
+fn name(context: &Context, key: Argument<'_>) -> LockName {
+    LockName {
+        database: context.database(),
+        key: Arc::from(key.as_ref()),
+    }
+}
+
+/// Whether somebody waits for a lock.
+pub(crate) fn has_waiters(context: &Context, key: Argument<'_>) -> Result<bool, Error> {
+    let database = context.database();
+    waiting(|waiting| waiting.queues.has_waiters(database, key.as_ref()))
+}
+
+/// Has the client of a call wait for a lock that is not to be had now. `free_at` is the deadline of who holds it.
+///
+/// # Errors
+///
+/// [`Error::TooManyWaiters`] where there is no place for one more; nothing has changed then.
+pub(crate) fn wait<'call>(
+    call: &'call Call<'call>,
+    key: Argument<'_>,
+    waiter: Waiter,
+    free_at: Option<i64>,
+) -> Result<Reply<'call>, Error> {
+    let lock = name(call, key);
+    let most = usize::try_from(MAX_WAITERS.get()).unwrap_or(usize::MAX);
+    let is_full = waiting(|waiting| {
+        let replaces = waiting.queues.has_token(lock.database, &lock.key, &waiter.token);
+        most > 0 && waiting.queues.len() >= most && !replaces
+    })?;
+    if is_full {
+        return Err(Error::TooManyWaiters);
+    }
+    listen_for_keys(call)?;
+    let Some(client) = BlockedClient::block(call) else {
+        call.publish(event::REFUSE, key);
+        return Ok(Reply::Null);
+    };
+    let displaced = waiting(|waiting| {
+        let displaced = waiting.queues.join(lock.clone(), client, waiter);
+        if let Some(deadline) = free_at {
+            waiting.queues.look_at(&lock, Some(deadline.saturating_add(1)));
+        }
+        displaced
+    })?;
+    if let Some(displaced) = displaced {
+        displaced.answer(Ok(Reply::Null));
+        call.publish(event::REFUSE, key);
+    }
+    set_next_timer(call)?;
+    Ok(Reply::Later)
+}
+
+/// Passes a lock on whose holder has just given it back: to the first who waits, or else it is free.
+pub(crate) fn release(context: &Context, key: Argument<'_>) -> Result<(), Error> {
+    context.publish(event::RELEASE, key);
+    let lock = name(context, key);
+    pass_on(context, key, &lock)?;
+    set_next_timer(context)
+}
+
+/// Gives a lock to the first who waits; it is free where nobody does, or nobody can have it.
+fn pass_on(context: &Context, key: Argument<'_>, lock: &LockName) -> Result<(), Error> {
+    let passed = give_to_next(context, key, lock);
+    if passed == Ok(true) {
+        return Ok(());
+    }
+    let key = Key::open(context, key)?;
+    if key.exists() {
+        key.delete()?;
+    }
+    if passed.is_err() {
+        let retry = context.now().milliseconds().saturating_add(RETRY);
+        waiting(|waiting| waiting.queues.look_at(lock, Some(retry)))?;
+    }
+    Ok(())
+}
+
+/// Gives a lock to the first who waits. One whose counter cannot be raised gets the error, and the next one the lock.
+///
+/// Whether somebody has it now. If not, the key may hold the token of one who got an error.
+///
+/// # Errors
+///
+/// If the server does not write; everybody goes on waiting then.
+fn give_to_next(context: &Context, key: Argument<'_>, lock: &LockName) -> Result<bool, Error> {
+    while let Some((client, waiter)) = waiting(|waiting| {
+        waiting
+            .queues
+            .first(lock)
+            .map(|(client, waiter)| (client, waiter.clone()))
+    })? {
+        let now = context.now();
+        let Ok(deadline) = waiter.ttl.deadline(now) else {
+            waiting(|waiting| waiting.queues.leave(client))?;
+            client.answer(Err(Error::InvalidExpireInAcquire.into()));
+            continue;
+        };
+        let token = context.make_string(&waiter.token)?;
+        waiting(|waiting| waiting.granting = true)?;
+        let granted = context.grant(key, token.as_argument(), deadline);
+        waiting(|waiting| waiting.granting = false)?;
+        granted?;
+        let fence = match &waiter.counter {
+            None => state::next_fence(now, 0).map_err(Failure::from),
+            Some(counter) => {
+                let counter = context.make_string(counter)?;
+                context.increment(counter.as_argument(), Memory::Ignored)
+            }
+        };
+        waiting(|waiting| waiting.queues.leave(client))?;
+        match fence {
+            Err(failure) => client.answer(Err(failure)),
+            Ok(fence) => {
+                waiting(|waiting| {
+                    waiting.grants.add(
+                        client,
+                        Grant {
+                            lock: lock.clone(),
+                            token: waiter.token,
+                        },
+                    );
+                    waiting.queues.look_at(lock, Some(deadline.saturating_add(1)));
+                })?;
+                context.publish(event::ACQUIRE, key);
+                client.answer(Ok(Reply::Grant {
+                    token: Text::Made(token),
+                    fence,
+                }));
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Whoever holds a lock has taken it again: it knows that it holds it.
+pub(crate) fn retaken(context: &Context, key: Argument<'_>, token: Argument<'_>) -> Result<(), Error> {
+    let database = context.database();
+    waiting(|waiting| waiting.grants.retaken(database, key.as_ref(), token.as_ref()))
+}
+
+/// Does what is due: looks at locks that may have become free, passes on what the dead were given, and sends away those
+/// whose time is up. In this order: when a grant and a timeout are both due, the grant is served.
+pub(crate) fn due(context: &Context) -> Result<(), Error> {
+    let now = context.now().milliseconds();
+    let may_write = context.may_write();
+    let mut looks = 0_usize;
+    while let (true, Some(lock)) = (looks < BATCH, waiting(|waiting| waiting.queues.due_look(now))?) {
+        looks = looks.saturating_add(1);
+        let next = if may_write {
+            look(context, &lock)?
+        } else {
+            Some(now.saturating_add(RETRY))
+        };
+        if next.is_some() {
+            waiting(|waiting| waiting.queues.look_at(&lock, next))?;
+        }
+    }
+    while let (true, Some(grant)) = (may_write, waiting(|waiting| waiting.grants.next_abandoned())?) {
+        take_back(context, &grant)?;
+    }
+    while let (true, Some((client, lock))) = (looks < BATCH, waiting(|waiting| waiting.queues.due_timeout(now))?) {
+        context.select(lock.database)?;
+        client.answer(Ok(Reply::Null));
+        context.publish(event::REFUSE, context.make_string(&lock.key)?.as_argument());
+    }
+    set_next_timer(context)
+}
+
+/// Looks at a lock, and passes it on if it is free. The time at which to look again.
+fn look(context: &Context, lock: &LockName) -> Result<Option<i64>, Error> {
+    context.select(lock.database)?;
+    let key = context.make_string(&lock.key)?;
+    match Key::open(context, key.as_argument()) {
+        Ok(open) if open.exists() => Ok(open.deadline().map(|deadline| deadline.saturating_add(1))),
+        Ok(open) => {
+            drop(open);
+            pass_on(context, key.as_argument(), lock)?;
+            Ok(None)
+        }
+        // Not a lock: an event will tell when it goes.
+        Err(_) => Ok(None),
+    }
+}
+
+/// Passes a lock on that was given to one who did not live to hear of it.
+fn take_back(context: &Context, grant: &Grant) -> Result<(), Error> {
+    context.select(grant.lock.database)?;
+    let key = context.make_string(&grant.lock.key)?;
+    let token = context.make_string(&grant.token)?;
+    let open = Key::open(context, key.as_argument());
+    if open.is_ok_and(|open| open.holder(token.as_argument()) == Holder::Caller) {
+        release(context, key.as_argument())?;
+    }
+    Ok(())
+}
+
+fn set_next_timer(context: &Context) -> Result<(), Error> {
+    let due = waiting(|waiting| {
+        if waiting.grants.has_abandoned() {
+            Some(0)
+        } else {
+            waiting.queues.next_due()
+        }
+    })?;
+    set_timer(context, due)
+}
+
+/// A key has gone or changed its deadline.
+pub(crate) fn key_changed(context: &Context, key: Argument<'_>) -> Result<(), Error> {
+    let is_ours = waiting(|waiting| {
+        let database = context.database();
+        !waiting.granting && !waiting.queues.is_empty() && waiting.queues.has_waiters(database, key.as_ref())
+    })?;
+    if !is_ours {
+        return Ok(());
+    }
+    let (lock, now) = (name(context, key), context.now().milliseconds());
+    waiting(|waiting| waiting.queues.look_at(&lock, Some(now)))?;
+    set_next_timer(context)
+}
+
+/// The keys of a database, or of all, have gone or changed.
+pub(crate) fn database_changed(context: &Context, database: Option<i32>) -> Result<(), Error> {
+    let now = context.now().milliseconds();
+    waiting(|waiting| {
+        for database in database.map_or_else(|| waiting.queues.databases(), |database| vec![database]) {
+            waiting.queues.look_at_all(database, now);
+        }
+    })?;
+    set_next_timer(context)
+}
+
+/// The client of a grant gets its reply.
+pub(crate) fn answered(client: BlockedClient) -> Result<(), Error> {
+    waiting(|waiting| waiting.grants.delivered(client))
+}
+
+/// `CLIENT UNBLOCK … TIMEOUT`: the client is answered as if its time were up. Whether it has been waiting.
+pub(crate) fn unblocked(context: &Context, client: BlockedClient) -> Result<bool, Error> {
+    let Some((lock, _)) = waiting(|waiting| waiting.queues.leave(client))? else {
+        return Ok(false);
+    };
+    if let Ok(key) = context.make_string(&lock.key) {
+        context.publish(event::REFUSE, key.as_argument());
+    }
+    // Whatever becomes of the timer, the client has left its queue, and has to be let go.
+    Ok(set_next_timer(context).map_or(true, |()| true))
+}
+
+/// The client has gone. Whether it has been waiting; if not, it was given a lock and has not heard of it.
+pub(crate) fn gone(context: &Context, client: BlockedClient) -> Result<bool, Error> {
+    let was_waiting = waiting(|waiting| {
+        let left = waiting.queues.leave(client).is_some();
+        if !left {
+            waiting.grants.lost(client);
+        }
+        left
+    })?;
+    // As above.
+    Ok(set_next_timer(context).map_or(was_waiting, |()| was_waiting))
+}
+
+/// The server has become a replica, which grants nothing. It sends its blocked clients away by itself, before it says
+/// so; Valkey 9.1 does not, after `CLUSTER FAILOVER`.
+pub(crate) fn demoted(context: &Context) -> Result<(), Error> {
+    let left = waiting(|waiting| {
+        waiting.grants.clear();
+        waiting.queues.clear()
+    })?;
+    for client in left {
+        client.answer(Err(Error::Unblocked.into()));
+    }
+    set_next_timer(context)
+}
+
+/// Whether nobody waits, so that nothing would call into a module that is gone.
+pub(crate) fn is_idle() -> bool {
+    waiting(|waiting| waiting.queues.is_empty() && !waiting.grants.has_abandoned()).unwrap_or(false)
+}
