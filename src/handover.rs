@@ -19,9 +19,15 @@ use crate::state;
 /// How many locks are looked at before the server gets to serve its clients.
 const BATCH: usize = 256;
 
-/// After how many milliseconds a lock is looked at again that could not be passed on, because the server does not
-/// write.
-const RETRY: i64 = 20;
+/// After how many milliseconds it is seen whether the server, which holds writes back, has gone on to write.
+const PAUSE: i64 = 20;
+
+/// After how many milliseconds a lock is looked at again for which the server refused the write.
+const RETRY: i64 = 100;
+
+/// The longest time in milliseconds for which a lock with waiters is not looked at. Events tell of all that clients do;
+/// but a module may delete a key and say nothing.
+const LONGEST_LOOK: i64 = 1000;
 
 static WAITING: MainThread<Option<Waiting>> = MainThread::new(None);
 
@@ -32,7 +38,14 @@ struct Waiting {
     granting: bool,
 }
 
-/// Works on what is kept of those who wait. The closure must not call into the server.
+impl Waiting {
+    fn is_idle(&self) -> bool {
+        self.queues.is_empty() && !self.grants.has_abandoned()
+    }
+}
+
+/// Works on what is kept of those who wait. The closure must not call anything that may
+/// lead back here.
 fn waiting<R>(work: impl FnOnce(&mut Waiting) -> R) -> Result<R, Error> {
     WAITING.with(|waiting| {
         let new = || Waiting {
@@ -54,11 +67,12 @@ fn name(context: &Context, key: Argument<'_>) -> LockName {
 
 /// Whether somebody waits for a lock.
 pub(crate) fn has_waiters(context: &Context, key: Argument<'_>) -> Result<bool, Error> {
-    let database = context.database();
-    waiting(|waiting| waiting.queues.has_waiters(database, key.as_ref()))
+    // Nobody waits at all, as a rule.
+    waiting(|waiting| !waiting.queues.is_empty() && waiting.queues.has_waiters(context.database(), key.as_ref()))
 }
 
-/// Has the client of a call wait for a lock that is not to be had now. `free_at` is the deadline of who holds it.
+/// Has the client of a call wait for a lock that is not to be had now. `held_until` is its deadline, if somebody holds
+/// it.
 ///
 /// # Errors
 ///
@@ -67,7 +81,7 @@ pub(crate) fn wait<'call>(
     call: &'call Call<'call>,
     key: Argument<'_>,
     waiter: Waiter,
-    free_at: Option<i64>,
+    held_until: Option<i64>,
 ) -> Result<Reply<'call>, Error> {
     let lock = name(call, key);
     let most = usize::try_from(MAX_WAITERS.get()).unwrap_or(usize::MAX);
@@ -83,19 +97,18 @@ pub(crate) fn wait<'call>(
         call.publish(event::REFUSE, key);
         return Ok(Reply::Null);
     };
+    let now = call.now().milliseconds();
     let displaced = waiting(|waiting| {
         let displaced = waiting.queues.join(lock.clone(), client, waiter);
-        if let Some(deadline) = free_at {
-            waiting.queues.look_at(&lock, Some(deadline.saturating_add(1)));
-        }
+        waiting.queues.look_by(&lock, next_look(now, held_until));
         displaced
     })?;
     if let Some(displaced) = displaced {
         displaced.answer(Ok(Reply::Null));
         call.publish(event::REFUSE, key);
     }
-    set_next_timer(call)?;
-    Ok(Reply::Later)
+    // Whatever becomes of the timer, the client is blocked, and is answered later.
+    Ok(set_next_timer(call).map_or(Reply::Later, |()| Reply::Later))
 }
 
 /// Passes a lock on whose holder has just given it back: to the first who waits, or else it is free.
@@ -167,7 +180,9 @@ fn give_to_next(context: &Context, key: Argument<'_>, lock: &LockName) -> Result
                             token: waiter.token,
                         },
                     );
-                    waiting.queues.look_at(lock, Some(deadline.saturating_add(1)));
+                    waiting
+                        .queues
+                        .look_at(lock, Some(next_look(now.milliseconds(), Some(deadline))));
                 })?;
                 context.publish(event::ACQUIRE, key);
                 client.answer(Ok(Reply::Grant {
@@ -192,43 +207,58 @@ pub(crate) fn retaken(context: &Context, key: Argument<'_>, token: Argument<'_>)
 pub(crate) fn due(context: &Context) -> Result<(), Error> {
     let now = context.now().milliseconds();
     let may_write = context.may_write();
-    let mut looks = 0_usize;
-    while let (true, Some(lock)) = (looks < BATCH, waiting(|waiting| waiting.queues.due_look(now))?) {
-        looks = looks.saturating_add(1);
-        let next = if may_write {
-            look(context, &lock)?
-        } else {
-            Some(now.saturating_add(RETRY))
-        };
-        if next.is_some() {
-            waiting(|waiting| waiting.queues.look_at(&lock, next))?;
-        }
+    let mut left = BATCH;
+    while let (true, 1.., Some(lock)) = (may_write, left, waiting(|waiting| waiting.queues.due_look(now))?) {
+        left = left.saturating_sub(1);
+        // Where it fails, the lock is looked at again; the others must not wait for that.
+        let _ = look(context, &lock);
     }
     while let (true, Some(grant)) = (may_write, waiting(|waiting| waiting.grants.next_abandoned())?) {
-        take_back(context, &grant)?;
+        let _ = take_back(context, &grant);
     }
-    while let (true, Some((client, lock))) = (looks < BATCH, waiting(|waiting| waiting.queues.due_timeout(now))?) {
+    while let (1.., Some((client, lock))) = (left, waiting(|waiting| waiting.queues.due_timeout(now))?) {
+        left = left.saturating_sub(1);
         context.select(lock.database)?;
         client.answer(Ok(Reply::Null));
         context.publish(event::REFUSE, context.make_string(&lock.key)?.as_argument());
     }
-    set_next_timer(context)
+    if may_write {
+        return set_next_timer(context);
+    }
+    let again = waiting(|waiting| {
+        let pause = now.saturating_add(PAUSE);
+        let next = waiting
+            .queues
+            .next_timeout()
+            .map_or(pause, |timeout| timeout.min(pause));
+        (!waiting.is_idle()).then_some(next)
+    })?;
+    set_timer(context, again)
 }
 
-/// Looks at a lock, and passes it on if it is free. The time at which to look again.
-fn look(context: &Context, lock: &LockName) -> Result<Option<i64>, Error> {
+/// Looks at a lock, and passes it on if it is free.
+fn look(context: &Context, lock: &LockName) -> Result<(), Error> {
+    let now = context.now().milliseconds();
+    // Unless more is known below.
+    waiting(|waiting| waiting.queues.look_at(lock, Some(now.saturating_add(RETRY))))?;
     context.select(lock.database)?;
     let key = context.make_string(&lock.key)?;
-    match Key::open(context, key.as_argument()) {
-        Ok(open) if open.exists() => Ok(open.deadline().map(|deadline| deadline.saturating_add(1))),
+    let held_until = match Key::open(context, key.as_argument()) {
+        Ok(open) if open.exists() => open.deadline(),
         Ok(open) => {
             drop(open);
-            pass_on(context, key.as_argument(), lock)?;
-            Ok(None)
+            return pass_on(context, key.as_argument(), lock);
         }
-        // Not a lock: an event will tell when it goes.
-        Err(_) => Ok(None),
-    }
+        // Not a lock, but in the way of one.
+        Err(_) => None,
+    };
+    waiting(|waiting| waiting.queues.look_at(lock, Some(next_look(now, held_until))))
+}
+
+/// When to look at a lock that is held until a deadline: a millisecond after it, when the server finds the key expired.
+fn next_look(now: i64, held_until: Option<i64>) -> i64 {
+    let longest = now.saturating_add(LONGEST_LOOK);
+    held_until.map_or(longest, |deadline| deadline.saturating_add(1).min(longest))
 }
 
 /// Passes a lock on that was given to one who did not live to hear of it.
@@ -256,11 +286,7 @@ fn set_next_timer(context: &Context) -> Result<(), Error> {
 
 /// A key has gone or changed its deadline.
 pub(crate) fn key_changed(context: &Context, key: Argument<'_>) -> Result<(), Error> {
-    let is_ours = waiting(|waiting| {
-        let database = context.database();
-        !waiting.granting && !waiting.queues.is_empty() && waiting.queues.has_waiters(database, key.as_ref())
-    })?;
-    if !is_ours {
+    if waiting(|waiting| waiting.granting)? || !has_waiters(context, key)? {
         return Ok(());
     }
     let (lock, now) = (name(context, key), context.now().milliseconds());
@@ -292,7 +318,7 @@ pub(crate) fn unblocked(context: &Context, client: BlockedClient) -> Result<bool
     if let Ok(key) = context.make_string(&lock.key) {
         context.publish(event::REFUSE, key.as_argument());
     }
-    // Whatever becomes of the timer, the client has left its queue, and has to be let go.
+    // As in `wait`: the client has left its queue, and has to be let go.
     Ok(set_next_timer(context).map_or(true, |()| true))
 }
 
@@ -305,7 +331,7 @@ pub(crate) fn gone(context: &Context, client: BlockedClient) -> Result<bool, Err
         }
         left
     })?;
-    // As above.
+    // As in `wait`.
     Ok(set_next_timer(context).map_or(was_waiting, |()| was_waiting))
 }
 
@@ -324,5 +350,5 @@ pub(crate) fn demoted(context: &Context) -> Result<(), Error> {
 
 /// Whether nobody waits, so that nothing would call into a module that is gone.
 pub(crate) fn is_idle() -> bool {
-    waiting(|waiting| waiting.queues.is_empty() && !waiting.grants.has_abandoned()).unwrap_or(false)
+    waiting(|waiting| waiting.is_idle()).unwrap_or(false)
 }

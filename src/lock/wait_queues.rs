@@ -216,6 +216,12 @@ impl<I: Copy + Ord + Hash> WaitQueues<I> {
         }
     }
 
+    /// Has a lock looked at by then, or earlier if that has been set.
+    pub(crate) fn look_by(&mut self, lock: &LockName, when: i64) {
+        let set = self.queue(lock.database, &lock.key).and_then(|queue| queue.look);
+        self.look_at(lock, Some(set.map_or(when, |set| set.min(when))));
+    }
+
     /// Has the locks of a database looked at as soon as may be.
     pub(crate) fn look_at_all(&mut self, database: i32, when: i64) {
         let locks: Vec<_> = self
@@ -256,11 +262,15 @@ impl<I: Copy + Ord + Hash> WaitQueues<I> {
         Some((id, lock))
     }
 
+    /// The Unix time in milliseconds at which the next waiter gives up.
+    pub(crate) fn next_timeout(&self) -> Option<i64> {
+        self.timeouts.first().map(|(until, _)| *until)
+    }
+
     /// The Unix time in milliseconds at which something is due next.
     pub(crate) fn next_due(&self) -> Option<i64> {
         let look = self.looks.first().map(|(when, _)| *when);
-        let timeout = self.timeouts.first().map(|(until, _)| *until);
-        look.into_iter().chain(timeout).min()
+        look.into_iter().chain(self.next_timeout()).min()
     }
 
     /// Lets everybody go.
@@ -361,6 +371,7 @@ mod tests {
         Leave(u32),
         Grant(LockName),
         Look(LockName, Option<i64>),
+        LookBy(LockName, i64),
         LookAtAll(i32, i64),
         DueLook(i64),
         DueTimeout(i64),
@@ -381,6 +392,7 @@ mod tests {
             2 => (0u32..60).prop_map(Step::Leave),
             2 => any_lock().prop_map(Step::Grant),
             2 => (any_lock(), prop::option::of(time.clone())).prop_map(|(lock, when)| Step::Look(lock, when)),
+            1 => (any_lock(), time.clone()).prop_map(|(lock, when)| Step::LookBy(lock, when)),
             1 => (0..2, time.clone()).prop_map(|(database, when)| Step::LookAtAll(database, when)),
             1 => time.clone().prop_map(Step::DueLook),
             1 => time.prop_map(Step::DueTimeout),
@@ -410,6 +422,11 @@ mod tests {
                         queues.look_at(&lock, when);
                         naive.look_at(&lock, when);
                     }
+                    Step::LookBy(lock, when) => {
+                        queues.look_by(&lock, when);
+                        let set = naive.looks.iter().find(|(_, l)| *l == lock).map(|(set, _)| *set);
+                        naive.look_at(&lock, Some(set.unwrap_or(when).min(when)));
+                    }
                     Step::LookAtAll(database, when) => {
                         queues.look_at_all(database, when);
                         for (lock, _, _) in naive.waiting.clone() {
@@ -424,6 +441,7 @@ mod tests {
                 prop_assert_eq!(queues.len(), naive.waiting.len());
                 prop_assert_eq!(queues.is_empty(), naive.waiting.is_empty());
                 prop_assert_eq!(queues.next_due(), naive.next_due());
+                prop_assert_eq!(queues.next_timeout(), naive.waiting.iter().filter_map(|(_, _, w)| w.until).min());
                 for (lock, _, waiter) in &naive.waiting {
                     prop_assert!(queues.has_waiters(lock.database, &lock.key));
                     prop_assert!(queues.has_token(lock.database, &lock.key, &waiter.token));
