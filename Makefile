@@ -35,6 +35,10 @@ run: build ## Start a server with the module and redis.conf in the foreground (P
 test: build ## Run all tests against redis-server (REDIS_SERVER=/path for another)
 	cargo test --no-fail-fast
 
+.PHONY: test-snippets
+test-snippets: build ## Run the README's snippets for redis-py, node-redis and SQL (needs Python and Node.js)
+	tests/snippets/run
+
 .PHONY: test-matrix
 test-matrix: build ## Run the tests against each server of REDIS_SERVERS="/path /path"
 	@[ -n '$(strip $(REDIS_SERVERS))' ] || { echo 'Name the servers: make test-matrix REDIS_SERVERS="/path /path"' >&2; exit 1; }
@@ -42,6 +46,10 @@ test-matrix: build ## Run the tests against each server of REDIS_SERVERS="/path 
 	  printf '\n== %s: %s\n' "$$server" "$$("$$server" --version)"; \
 	  REDIS_SERVER=$$server cargo test --no-fail-fast --test '*' || failed+=" $$server"; \
 	done; [ -z "$$failed" ] || { echo "Failed on:$$failed" >&2; exit 1; }
+
+.PHONY: bench
+bench: build ## Measure each command beside the built-in that it replaces
+	cargo bench --quiet
 
 # That `unsafe` stays in src/server/, and what else the code must not do, src/lib.rs has the compiler and clippy check.
 .PHONY: lint

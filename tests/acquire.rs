@@ -111,6 +111,36 @@ fn key_and_token_are_any_bytes() {
 }
 
 #[test]
+fn a_pipeline_is_answered_in_its_order() {
+    let server = Server::start();
+    let mut wire = server.wire();
+    let mut pipeline = Vec::new();
+    for i in 0..500 {
+        pipeline.extend(cmd!("LOCK.ACQUIRE", "job", i, 60_000).get_packed_command());
+        pipeline.extend(cmd!("LOCK.RELEASE", "job", i - 1).get_packed_command());
+        pipeline.extend(cmd!("LOCK.RELEASE", "job", i).get_packed_command());
+    }
+    wire.send(&pipeline);
+    for i in 0..500 {
+        let token = i.to_string();
+        let grant = format!("*2\r\n${}\r\n{token}\r\n:", token.len());
+        assert!(wire.receive().starts_with(grant.as_bytes()));
+        assert_eq!(wire.receive(), b":0\r\n");
+        assert_eq!(wire.receive(), b":1\r\n");
+    }
+}
+
+#[test]
+fn a_command_may_be_typed_in_a_terminal() {
+    let server = Server::start();
+    let mut wire = server.wire();
+    wire.send(b"LOCK.ACQUIRE job \"my token\" 60000\r\n");
+    assert!(wire.receive().starts_with(b"*2\r\n$8\r\nmy token\r\n:"));
+    wire.send(b"lock.acquire job other 60000\r\n");
+    assert_eq!(wire.receive(), b"$-1\r\n");
+}
+
+#[test]
 fn the_command_has_its_name_in_any_case() {
     let server = Server::start();
     let mut client = server.client();

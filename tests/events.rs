@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{Server, Value, call, eventually, int, nil};
+use support::{Kind, Server, Value, call, eventually, int, nil};
 
 /// No event.
 const NONE: [&str; 0] = [];
@@ -33,6 +33,30 @@ fn an_acquire_with_the_same_token_is_expire_if_it_prolonged_and_lock_acquire() {
     events.on("job");
     call!(client, "LOCK.ACQUIRE", "job", "me", 90_000);
     assert_eq!(events.on("job"), ["lock.acquire"]);
+}
+
+/// Within one millisecond, which a transaction is on most servers, the same ttl is the same deadline.
+#[test]
+fn an_acquire_with_the_same_token_and_deadline_did_not_prolong() {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut events = server.events();
+    call!(client, "MULTI");
+    for _ in 0..2 {
+        call!(client, "LOCK.ACQUIRE", "job", "me", 60_000);
+        call!(client, "PEXPIRETIME", "job");
+    }
+    let Value::Array(replies) = call!(client, "EXEC") else {
+        panic!("the transaction was not executed");
+    };
+    let prolonged = replies[1] != replies[3];
+    let expected: &[_] = match prolonged {
+        true => &["set", "expire", "lock.acquire", "expire", "lock.acquire"],
+        false => &["set", "expire", "lock.acquire", "lock.acquire"],
+    };
+    assert_eq!(events.on("job"), expected);
+    // Redis 7.0 has no clock for modules that stands still in a transaction.
+    assert!(!prolonged || !server.is(Kind::Redis, (7, 2)));
 }
 
 #[test]

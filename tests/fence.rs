@@ -74,6 +74,18 @@ fn a_number_is_the_time_of_day_and_no_further_ahead_than_the_skew() {
 }
 
 #[test]
+fn numbers_keep_up_with_the_time_of_day() {
+    let server = Server::with(&["lock.max-clock-skew 0"]);
+    let mut client = server.client();
+    call!(client, "SET", "job", "me");
+    for _ in 0..20 {
+        let before = client.now();
+        let number = fence(&call!(client, "LOCK.FENCE", "job", "me"));
+        assert!((before..=client.now()).contains(&number));
+    }
+}
+
+#[test]
 fn a_plain_lock_gets_its_number() {
     let server = Server::start();
     let mut client = server.client();

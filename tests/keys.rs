@@ -68,66 +68,55 @@ fn every_command_has_its_flags_and_complete_key_specifications() {
 }
 
 /// Calls, with the keys in them and what happens to these.
-fn calls() -> Vec<(Vec<&'static str>, Vec<(&'static str, &'static str)>)> {
-    let update = "RW update";
-    let count = "RW access update";
-    vec![
-        (vec!["LOCK.ACQUIRE", "k", "t", "1"], vec![("k", update)]),
-        (
-            vec!["lock.acquire", "k", "t", "1", "COUNTER", "c"],
-            vec![("k", update), ("c", count)],
-        ),
-        (
-            vec!["LOCK.ACQUIRE", "k", "t", "1", "cOuNtEr", "c"],
-            vec![("k", update), ("c", count)],
-        ),
-        // The word elsewhere is a key, a token, a ttl or the counter's name.
-        (vec!["LOCK.ACQUIRE", "k", "COUNTER", "1"], vec![("k", update)]),
-        (vec!["LOCK.ACQUIRE", "k", "t", "COUNTER"], vec![("k", update)]),
-        (
-            vec!["LOCK.ACQUIRE", "COUNTER", "COUNTER", "COUNTER", "COUNTER", "COUNTER"],
-            vec![("COUNTER", update), ("COUNTER", count)],
-        ),
-        (
-            vec!["LOCK.ACQUIRE", "k", "COUNTER", "1", "COUNTER", "c"],
-            vec![("k", update), ("c", count)],
-        ),
-        // Without the counter's name there is no counter.
-        (vec!["LOCK.ACQUIRE", "k", "t", "1", "COUNTER"], vec![("k", update)]),
-        (vec!["LOCK.RELEASE", "k", "t"], vec![("k", "RW delete")]),
-        (vec!["LOCK.RELEASE", "k", "COUNTER"], vec![("k", "RW delete")]),
-        (vec!["LOCK.EXTEND", "k", "t", "1"], vec![("k", update)]),
-        (vec!["LOCK.EXTEND", "k", "COUNTER", "1"], vec![("k", update)]),
-        (vec!["LOCK.FENCE", "k", "t"], vec![("k", "RO")]),
-        (vec!["LOCK.FENCE", "k", "COUNTER"], vec![("k", "RO")]),
-        (vec!["LOCK.FENCE", "k", "t", "AFTER", "COUNTER"], vec![("k", "RO")]),
-        (vec!["LOCK.FENCE", "k", "t", "AFTER", "1"], vec![("k", "RO")]),
-        (
-            vec!["LOCK.FENCE", "k", "t", "COUNTER", "c"],
-            vec![("k", "RO"), ("c", count)],
-        ),
-        (
-            vec!["LOCK.FENCE", "k", "COUNTER", "counter", "COUNTER"],
-            vec![("k", "RO"), ("COUNTER", count)],
-        ),
-        (vec!["LOCK.FENCE", "k", "t", "COUNTER"], vec![("k", "RO")]),
-        (vec!["LOCK.FENCE", "", "t"], vec![("", "RO")]),
-    ]
-}
+const CALLS: [(&str, &[&str]); 19] = [
+    ("LOCK.ACQUIRE k t 1", &["k RW update"]),
+    ("lock.acquire k t 1 COUNTER c", &["k RW update", "c RW access update"]),
+    ("LOCK.ACQUIRE k t 1 cOuNtEr c", &["k RW update", "c RW access update"]),
+    // The word elsewhere is a key, a token, a ttl or the counter's name.
+    ("LOCK.ACQUIRE k COUNTER 1", &["k RW update"]),
+    ("LOCK.ACQUIRE k t COUNTER", &["k RW update"]),
+    (
+        "LOCK.ACQUIRE COUNTER COUNTER COUNTER COUNTER COUNTER",
+        &["COUNTER RW update", "COUNTER RW access update"],
+    ),
+    (
+        "LOCK.ACQUIRE k COUNTER 1 COUNTER c",
+        &["k RW update", "c RW access update"],
+    ),
+    // Without the counter's name there is no counter.
+    ("LOCK.ACQUIRE k t 1 COUNTER", &["k RW update"]),
+    ("LOCK.RELEASE k t", &["k RW delete"]),
+    ("LOCK.RELEASE k COUNTER", &["k RW delete"]),
+    ("LOCK.EXTEND k t 1", &["k RW update"]),
+    ("LOCK.EXTEND k COUNTER 1", &["k RW update"]),
+    ("LOCK.FENCE k t", &["k RO"]),
+    ("LOCK.FENCE k COUNTER", &["k RO"]),
+    ("LOCK.FENCE k t AFTER COUNTER", &["k RO"]),
+    ("LOCK.FENCE k t AFTER 1", &["k RO"]),
+    ("LOCK.FENCE k t COUNTER c", &["k RO", "c RW access update"]),
+    (
+        "LOCK.FENCE k COUNTER counter COUNTER",
+        &["k RO", "COUNTER RW access update"],
+    ),
+    ("LOCK.FENCE k t COUNTER", &["k RO"]),
+];
 
 #[test]
 fn the_server_tells_the_keys_of_a_call() {
     let server = Server::start();
     let mut client = server.client();
-    for (call, keys) in calls() {
-        let names = array(keys.iter().map(|(name, _)| bulk(name)));
-        assert_eq!(client.call(cmd!("COMMAND", "GETKEYS").arg(&call)), names, "{call:?}");
-        let Value::Array(found) = client.call(cmd!("COMMAND", "GETKEYSANDFLAGS").arg(&call)) else {
-            panic!("no keys of {call:?}");
+    for (call, keys) in CALLS {
+        let ask = |question| {
+            let mut ask = cmd!("COMMAND", question);
+            ask.arg(call.split(' ').collect::<Vec<_>>());
+            ask
         };
-        let found: Vec<_> = found.iter().map(words).collect();
-        let expected: Vec<_> = keys.iter().map(|(name, flags)| format!("{name} {flags}")).collect();
-        assert_eq!(found, expected, "{call:?}");
+        let Value::Array(found) = client.call(&ask("GETKEYSANDFLAGS")) else {
+            panic!("no keys of {call}");
+        };
+        assert_eq!(found.iter().map(words).collect::<Vec<_>>(), keys, "{call}");
+        let names = keys.iter().map(|key| bulk(key.split(' ').next().unwrap()));
+        assert_eq!(client.call(&ask("GETKEYS")), array(names), "{call}");
     }
 }
 

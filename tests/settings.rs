@@ -115,6 +115,30 @@ fn config_set_takes_a_value_within_the_bounds_and_refuses_any_other() {
 }
 
 #[test]
+fn config_set_of_several_settings_sets_all_or_none() {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut set = |ttl, skew| {
+        call!(
+            client,
+            "CONFIG",
+            "SET",
+            "lock.max-ttl",
+            ttl,
+            "lock.max-clock-skew",
+            skew
+        )
+    };
+    assert_eq!(set(5000, 60_000), okay());
+    assert!(matches!(set(7000, -1), Value::ServerError(_)));
+    assert!(matches!(set(-1, 70_000), Value::ServerError(_)));
+    assert_eq!(setting(&server, "lock.max-ttl"), "5000");
+    assert_eq!(setting(&server, "lock.max-clock-skew"), "60000");
+    let reply = call!(server.client(), "LOCK.ACQUIRE", "job", "me", 5001);
+    assert_error(&reply, INVALID_IN_ACQUIRE);
+}
+
+#[test]
 fn a_server_does_not_start_with_a_bad_value_and_its_log_names_the_setting() {
     let load = load_line();
     for line in [
@@ -319,6 +343,30 @@ fn the_module_is_taken_out_and_put_in_again_under_a_running_server() {
         assert_eq!(call!(client, "LOCK.ACQUIRE", "job", "other", 60_000), nil());
     }
     assert_eq!(call!(client, "LOCK.RELEASE", "job", "me"), int(1));
+}
+
+#[test]
+fn a_module_loaded_into_a_replica_knows_what_it_is_and_when_it_is_no_longer() {
+    let primary = Server::plain(&[]);
+    let replica = primary.plain_replica(&["replica-read-only no"]);
+    let mut client = replica.client();
+    let acquire = cmd!("LOCK.ACQUIRE", "job", "me", 60_000);
+    let path = module().to_str().unwrap();
+    for _ in 0..2 {
+        assert_eq!(call!(client, "MODULE", "LOAD", path), okay());
+        assert_error(
+            &client.call(&acquire),
+            "READONLY You can't write against a read only replica.",
+        );
+        assert_eq!(call!(client, "REPLICAOF", "NO", "ONE"), okay());
+        assert_acquired(&client.call(&acquire), "me");
+        call!(client, "REPLICAOF", "127.0.0.1", primary.port());
+        assert_error(
+            &client.call(&acquire),
+            "READONLY You can't write against a read only replica.",
+        );
+        assert_eq!(call!(client, "MODULE", "UNLOAD", "lock"), okay());
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod support;
 
-use redis::{Cmd, PushInfo, PushKind};
+use redis::{Arg, Cmd, PushInfo, PushKind};
 use support::{Server, Value, acquired, array, assert_acquired, assert_error, bulk, call, cmd, fence, int, nil, okay};
 
 #[test]
@@ -227,6 +227,18 @@ fn cases() -> Vec<Case> {
     ]
 }
 
+/// The two ways to the commands: by the client itself, and by a script.
+fn both_ways(command: &Cmd) -> [Cmd; 2] {
+    let mut script = cmd!("EVAL", "return redis.pcall(unpack(ARGV))", 2, &KEYS);
+    for word in command.args_iter() {
+        match word {
+            Arg::Simple(word) => script.arg(word),
+            _ => panic!("a cursor in {}", words(command)),
+        };
+    }
+    [command.clone(), script]
+}
+
 fn words(command: &Cmd) -> String {
     command.get_packed_command().escape_ascii().to_string()
 }
@@ -237,21 +249,21 @@ fn a_watch_breaks_with_every_change_and_with_nothing_else() {
     let mut stranger = server.client();
     let mut caller = server.client();
     for case in cases() {
-        for key in KEYS {
+        for (key, way) in KEYS.iter().flat_map(|key| both_ways(&case.call).map(|way| (key, way))) {
             call!(caller, "FLUSHALL");
             for command in &case.before {
                 caller.call(command);
             }
             assert_eq!(call!(stranger, "WATCH", key), okay());
-            caller.call(&case.call);
+            caller.call(&way);
             call!(stranger, "MULTI");
             call!(stranger, "PING");
             let outcome = call!(stranger, "EXEC");
             assert_eq!(
                 outcome == nil(),
-                case.changes.contains(&key),
+                case.changes.contains(key),
                 "{key} after {}",
-                words(&case.call)
+                words(&way)
             );
         }
     }
@@ -263,7 +275,10 @@ fn a_client_cache_is_invalidated_by_every_change_and_by_nothing_else() {
     let mut stranger = server.resp3();
     let mut caller = server.client();
     assert_eq!(call!(stranger, "CLIENT", "TRACKING", "ON"), okay());
-    for case in cases() {
+    for (case, way) in cases()
+        .iter()
+        .flat_map(|case| both_ways(&case.call).map(|way| (case, way)))
+    {
         call!(caller, "FLUSHALL");
         for command in &case.before {
             caller.call(command);
@@ -272,13 +287,13 @@ fn a_client_cache_is_invalidated_by_every_change_and_by_nothing_else() {
             call!(stranger, "EXISTS", key);
         }
         stranger.pushes();
-        caller.call(&case.call);
+        caller.call(&way);
         let mut invalidated: Vec<_> = stranger.pushes().iter().map(invalidated_key).collect();
         let mut changed: Vec<_> = case.changes.iter().map(bulk).collect();
         for keys in [&mut invalidated, &mut changed] {
             keys.sort_by_key(|key| format!("{key:?}"));
         }
-        assert_eq!(invalidated, changed, "{}", words(&case.call));
+        assert_eq!(invalidated, changed, "{}", words(&way));
     }
 }
 

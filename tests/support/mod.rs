@@ -12,6 +12,7 @@
 
 mod client;
 mod cluster;
+mod contract;
 mod events;
 mod keyspace;
 mod module;
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use client::{Client, call, cmd};
 pub(crate) use cluster::Cluster;
+pub(crate) use contract::{Answer, answer, error, integer, shown};
 pub(crate) use events::Events;
 pub(crate) use keyspace::Keyspace;
 pub(crate) use module::module;
