@@ -26,8 +26,8 @@ const PAUSE: i64 = 20;
 const RETRY: i64 = 100;
 
 /// The longest time in milliseconds for which a lock with waiters is not looked at. Events tell of all that clients do;
-/// but a module may delete a key and say nothing.
-const LONGEST_LOOK: i64 = 1000;
+/// but a module may delete a key and say nothing, and a slot may move to another node.
+const LONGEST_LOOK: i64 = 500;
 
 static WAITING: MainThread<Option<Waiting>> = MainThread::new(None);
 
@@ -243,6 +243,13 @@ fn look(context: &Context, lock: &LockName) -> Result<(), Error> {
     waiting(|waiting| waiting.queues.look_at(lock, Some(now.saturating_add(RETRY))))?;
     context.select(lock.database)?;
     let key = context.make_string(&lock.key)?;
+    if let Some(moved) = context.moved(key.as_argument()) {
+        while let Some(client) = waiting(|waiting| waiting.queues.first(lock).map(|(client, _)| client))? {
+            waiting(|waiting| waiting.queues.leave(client))?;
+            client.answer(Err(Failure::Text(moved.clone())));
+        }
+        return Ok(());
+    }
     let held_until = match Key::open(context, key.as_argument()) {
         Ok(open) if open.exists() => open.deadline(),
         Ok(open) => {

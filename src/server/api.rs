@@ -60,6 +60,7 @@ api! {
             Option<unsafe extern "C" fn(*mut Ctx, *mut c_void)>, c_longlong
         ) -> *mut BlockedClient;
         call = RedisModule_Call: fn(*mut Ctx, *const c_char, *const c_char; ...) -> *mut CallReply;
+        call_reply_array_element = RedisModule_CallReplyArrayElement: fn(*mut CallReply, usize) -> *mut CallReply;
         call_reply_integer = RedisModule_CallReplyInteger: fn(*mut CallReply) -> c_longlong;
         call_reply_string_ptr = RedisModule_CallReplyStringPtr: fn(*mut CallReply, *mut usize) -> *const c_char;
         call_reply_type = RedisModule_CallReplyType: fn(*mut CallReply) -> c_int;
@@ -84,6 +85,7 @@ api! {
         get_command = RedisModule_GetCommand: fn(*mut Ctx, *const c_char) -> *mut Command;
         get_command_keys = RedisModule_GetCommandKeys: fn(*mut Ctx, *mut *mut Str, c_int, *mut c_int) -> *mut c_int;
         get_context_flags = RedisModule_GetContextFlags: fn(*mut Ctx) -> c_int;
+        get_my_cluster_id = RedisModule_GetMyClusterID: fn() -> *const c_char;
         get_selected_db = RedisModule_GetSelectedDb: fn(*mut Ctx) -> c_int;
         is_keys_position_request = RedisModule_IsKeysPositionRequest: fn(*mut Ctx) -> c_int;
         key_at_pos_with_flags = RedisModule_KeyAtPosWithFlags: fn(*mut Ctx, c_int, c_int);

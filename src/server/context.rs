@@ -80,7 +80,7 @@ impl Context {
         !self.has_flag(REDISMODULE_CTX_FLAGS_DENY_BLOCKING | REDISMODULE_CTX_FLAGS_LUA | REDISMODULE_CTX_FLAGS_MULTI)
     }
 
-    fn has_flag(&self, any: u32) -> bool {
+    pub(super) fn has_flag(&self, any: u32) -> bool {
         // SAFETY: the context is alive.
         let flags = unsafe { (self.api.get_context_flags)(self.ctx()) };
         u32::try_from(flags).is_ok_and(|flags| flags & any != 0)
@@ -115,7 +115,7 @@ impl Context {
         };
         // SAFETY: the strings end in NUL, and `s` takes the one argument, which is alive.
         let reply = unsafe { (self.api.call)(self.ctx(), c"INCR".as_ptr(), format.as_ptr(), counter.raw()) };
-        CallReply::new(self.api, NonNull::new(reply).ok_or(Error::Internal)?).into_integer()
+        CallReply::new(self.api, NonNull::new(reply).ok_or(Error::Internal)?).integer()
     }
 
     /// `SET key token PXAT deadline`, for a grant to somebody who has been waiting. No key may be open.
@@ -140,7 +140,11 @@ impl Context {
             )
         };
         let reply = CallReply::new(self.api, NonNull::new(reply).ok_or(Error::Internal)?);
-        if reply.is_error() { Err(Error::Internal) } else { Ok(()) }
+        if reply.view().is_error() {
+            Err(Error::Internal)
+        } else {
+            Ok(())
+        }
     }
 }
 

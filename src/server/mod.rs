@@ -10,6 +10,7 @@ mod boundary;
 mod call;
 mod call_reply;
 mod clock;
+mod cluster;
 mod command;
 mod command_info;
 mod constant;
