@@ -208,15 +208,20 @@ pub(crate) fn due(context: &Context) -> Result<(), Error> {
     let now = context.now().milliseconds();
     let may_write = context.may_write();
     let mut left = BATCH;
-    while let (true, 1.., Some(lock)) = (may_write, left, waiting(|waiting| waiting.queues.due_look(now))?) {
+    while may_write
+        && left > 0
+        && let Some(lock) = waiting(|waiting| waiting.queues.due_look(now))?
+    {
         left = left.saturating_sub(1);
         // Where it fails, the lock is looked at again; the others must not wait for that.
         let _ = look(context, &lock);
     }
-    while let (true, Some(grant)) = (may_write, waiting(|waiting| waiting.grants.next_abandoned())?) {
+    while may_write && let Some(grant) = waiting(|waiting| waiting.grants.next_abandoned())? {
         let _ = take_back(context, &grant);
     }
-    while let (1.., Some((client, lock))) = (left, waiting(|waiting| waiting.queues.due_timeout(now))?) {
+    while left > 0
+        && let Some((client, lock)) = waiting(|waiting| waiting.queues.due_timeout(now))?
+    {
         left = left.saturating_sub(1);
         context.select(lock.database)?;
         client.answer(Ok(Reply::Null));
