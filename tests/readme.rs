@@ -338,8 +338,9 @@ fn assert_reply(row: &[String], reply: &[u8], null: &str) {
 
 /// Ends the wait of the first who waits for `key`, as a row of the table of waits says.
 fn end_wait(server: &Server, client: &mut Client, how: &str) {
-    let waiter = client.text(&cmd!("CLIENT", "LIST"));
-    let waiter = waiter.lines().find(|line| line.contains("cmd=LOCK.ACQUIRE")).unwrap();
+    let clients = client.text(&cmd!("CLIENT", "LIST"));
+    let seen = |line: &&str| line.contains(" flags=b ") && line.contains(" cmd=LOCK.ACQUIRE ");
+    let waiter = clients.lines().find(seen).expect("a client that is seen to wait");
     let id = waiter.split(' ').find_map(|field| field.strip_prefix("id=")).unwrap();
     match how {
         "with the lock" | "when its turn comes and its `COUNTER` holds no integer; the next one has the lock" => {
