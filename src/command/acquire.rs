@@ -97,7 +97,7 @@ impl Command for Acquire {
             return Ok(Reply::Null);
         }
         if holder == Holder::Caller {
-            handover::retaken(call, key, token.as_argument())?;
+            handover::known(call, key, token.as_argument())?;
         }
         let fence = match counter {
             None => state::next_fence(now, 0)?,

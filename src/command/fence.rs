@@ -1,4 +1,5 @@
 use crate::error::Error;
+use crate::handover;
 use crate::lock::{Holder, is_too_far_ahead, parse_integer};
 use crate::server::{ArgumentKind, ArgumentSpec, Call, Command, CommandSpec, Failure, Key, KeyAccess, Memory, Reply};
 use crate::settings::MAX_CLOCK_SKEW;
@@ -61,6 +62,7 @@ impl Command for Fence {
         if Key::open_to_read(call, key)?.holder(token) != Holder::Caller {
             return Ok(Reply::Null);
         }
+        handover::known(call, key, token)?;
         let fence = match counter {
             Some(counter) => call.increment(counter, Memory::Heeded)?,
             None => state::next_fence(now, after)?,

@@ -44,9 +44,9 @@ impl<I: Copy + Eq + Hash> Grants<I> {
         left
     }
 
-    /// Somebody with the holder's token has taken the lock again, and so knows of it: the client of a reply that was
-    /// lost.
-    pub(crate) fn retaken(&mut self, database: i32, key: &[u8], token: &[u8]) {
+    /// Somebody with the holder's token has taken the lock again, extended it or asked for a fence, and so knows of it:
+    /// the client of a reply that was lost.
+    pub(crate) fn known(&mut self, database: i32, key: &[u8], token: &[u8]) {
         let is_it =
             |grant: &Grant| grant.lock.database == database && *grant.lock.key == *key && *grant.token == *token;
         self.underway.retain(|_, grant| !is_it(grant));
@@ -112,9 +112,9 @@ mod tests {
             grants.add(1, grant(1, 1));
             grants.add(2, grant(2, 1));
             assert!(!lost_first || grants.lost(1));
-            grants.retaken(0, &[1], &[9]);
-            grants.retaken(1, &[1], &[1]);
-            grants.retaken(0, &[1], &[1]);
+            grants.known(0, &[1], &[9]);
+            grants.known(1, &[1], &[1]);
+            grants.known(0, &[1], &[1]);
             assert!(lost_first || !grants.lost(1));
             assert!(grants.lost(2));
             assert_eq!(grants.next_abandoned(), Some(grant(2, 1)));
