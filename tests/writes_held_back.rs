@@ -19,8 +19,10 @@ const READONLY: &str = "READONLY You can't write against a read only replica.";
 /// Has the holder of the lock `job` lose it after a while, with two waiters behind.
 fn expiring(server: &Server, ttl: i64) -> [Waiter; 2] {
     let mut client = server.client();
-    assert_acquired(&call!(client, "LOCK.ACQUIRE", "job", "holder", ttl), "holder");
-    ["first", "second"].map(|token| server.waiter("job", token))
+    assert_acquired(&call!(client, "LOCK.ACQUIRE", "job", "holder", TTL), "holder");
+    let waiters = ["first", "second"].map(|token| server.waiter("job", token));
+    assert_eq!(call!(client, "PEXPIRE", "job", ttl), int(1));
+    waiters
 }
 
 /// Waits until the lock `job` has been expired for as long as it takes the module to look at it, several times over.
@@ -120,10 +122,11 @@ fn a_pause_does_not_hold_up_timeouts_nor_lose_the_others_places() {
     let server = Server::start();
     let mut client = server.client();
     eventually("the pause comes before the lock's end", || {
-        call!(client, "LOCK.ACQUIRE", "job", "holder", 300);
-        let wait = cmd!("LOCK.ACQUIRE", "job", "short", TTL, "BLOCK", 600);
+        call!(client, "LOCK.ACQUIRE", "job", "holder", TTL);
+        let wait = cmd!("LOCK.ACQUIRE", "job", "short", TTL, "BLOCK", 1_000);
         let mut short = server.waiter_by(server.client(), &wait);
         let mut long = server.waiter("job", "long");
+        call!(client, "PEXPIRE", "job", 200);
         let in_time = pause(&mut client, 60_000, "WRITE");
         let reply = short.reply();
         assert!(!in_time || reply == nil(), "{reply:?}");
