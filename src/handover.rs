@@ -99,7 +99,7 @@ pub(crate) fn wait<'call>(
     };
     let now = call.now().milliseconds();
     let displaced = waiting(|waiting| {
-        let displaced = waiting.queues.join(lock.clone(), client, waiter);
+        let displaced = waiting.queues.join(lock.clone(), client, waiter, now);
         waiting.queues.look_by(&lock, next_look(now, held_until));
         displaced
     })?;
@@ -336,8 +336,9 @@ pub(crate) fn unblocked(context: &Context, client: BlockedClient) -> Result<bool
 
 /// The client has gone. Whether it has been waiting; if not, it was given a lock and has not heard of it.
 pub(crate) fn gone(context: &Context, client: BlockedClient) -> Result<bool, Error> {
+    let now = context.now().milliseconds();
     let was_waiting = waiting(|waiting| {
-        let left = waiting.queues.leave(client).is_some();
+        let left = waiting.queues.lose(client, now);
         if !left {
             waiting.grants.lost(client);
         }
