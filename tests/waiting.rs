@@ -337,6 +337,59 @@ fn the_token_of_one_who_waits_takes_its_place_and_the_old_one_gets_null() {
 }
 
 #[test]
+fn a_client_that_lost_its_connection_has_its_old_place_when_it_asks_again_with_the_same_token() {
+    for place in 0..3 {
+        let server = Server::start();
+        let mut client = server.client();
+        let tokens = ["a", "b", "c"];
+        call!(client, "LOCK.ACQUIRE", "job", "holder", 600_000);
+        let mut queue = waiters(&server, "job", tokens);
+        // Its connection is closed, and its waiter leaves at once.
+        drop(queue.remove(place));
+        eventually("the waiter has left", || blocked_clients(&mut client) == 2);
+        queue.insert(place, server.waiter("job", tokens[place]));
+        let mut holder = "holder";
+        for (waiter, token) in queue.iter_mut().zip(tokens) {
+            release(&mut client, "job", holder);
+            assert_acquired(&waiter.reply(), token);
+            holder = token;
+        }
+    }
+}
+
+#[test]
+fn the_place_of_one_who_is_gone_holds_nobody_up() {
+    let server = Server::start();
+    let mut client = server.client();
+    call!(client, "LOCK.ACQUIRE", "job", "holder", 600_000);
+    let mut queue = waiters(&server, "job", ["gone", "next"]);
+    drop(queue.remove(0));
+    eventually("the waiter has left", || blocked_clients(&mut client) == 1);
+    release(&mut client, "job", "holder");
+    assert_acquired(&queue[0].reply(), "next");
+    release(&mut client, "job", "next");
+    // Nor is a place kept a queue: the lock is free.
+    assert_acquired(&call!(client, "LOCK.ACQUIRE", "job", "newcomer", 600_000), "newcomer");
+}
+
+#[test]
+fn one_whose_time_was_up_joins_the_end_when_it_asks_again() {
+    let server = Server::start();
+    let mut client = server.client();
+    call!(client, "LOCK.ACQUIRE", "job", "holder", 600_000);
+    let wait = cmd!("LOCK.ACQUIRE", "job", "impatient", 600_000, "BLOCK", 50);
+    let mut impatient = server.client();
+    impatient.send(&wait);
+    let mut patient = server.waiter("job", "patient");
+    assert_eq!(impatient.receive(), nil());
+    let mut again = server.waiter("job", "impatient");
+    release(&mut client, "job", "holder");
+    assert_acquired(&patient.reply(), "patient");
+    release(&mut client, "job", "patient");
+    assert_acquired(&again.reply(), "impatient");
+}
+
+#[test]
 fn what_the_newest_call_asks_for_counts() {
     let server = Server::start();
     let mut client = server.client();
