@@ -361,7 +361,15 @@ pub(crate) fn demoted(context: &Context) -> Result<(), Error> {
     set_next_timer(context)
 }
 
-/// Whether nobody waits, so that nothing would call into a module that is gone.
-pub(crate) fn is_idle() -> bool {
-    waiting(|waiting| waiting.is_idle()).unwrap_or(false)
+/// Whether nobody waits, so that nothing would call into a module that is gone. What is kept is freed then: the server
+/// takes a module's variables away without asking what they own.
+pub(crate) fn end() -> bool {
+    let end = WAITING.with(|waiting| {
+        let is_idle = waiting.as_ref().is_none_or(Waiting::is_idle);
+        if is_idle {
+            *waiting = None;
+        }
+        is_idle
+    });
+    end.unwrap_or(false)
 }

@@ -59,7 +59,7 @@ const MODULE: server::Module = server::Module {
 /// What the module does when something happens in the server that is not a command of its own.
 const HOOKS: server::Hooks = server::Hooks {
     loaded: state::start,
-    may_unload: handover::is_idle,
+    unload: handover::end,
     promoted: state::restart_fences,
     demoted: handover::demoted,
     key_changed: handover::key_changed,

@@ -5,7 +5,7 @@ mod support;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use support::{Client, Server, Wire, blocked_clients, call, cmd, eventually, int, okay};
+use support::{Client, Server, Wire, blocked_clients, call, cmd, eventually, int, module, okay};
 
 const WAITERS: usize = 100;
 const ROUNDS: usize = 40;
@@ -163,6 +163,13 @@ impl<'server> Crowd<'server> {
         self.be_killed_when_granted();
     }
 
+    fn unload(&mut self) {
+        let controller = &mut self.controller;
+        eventually("the module is unloaded", || {
+            call!(controller, "MODULE", "UNLOAD", "lock") == okay()
+        });
+    }
+
     /// What the server uses, when nobody is connected but the one who asks and no lock is held: the least, once it no
     /// longer sinks. For each client that it blocks, the server keeps two more of its own, and frees a few of them ten
     /// times a second.
@@ -197,7 +204,29 @@ fn tens_of_thousands_of_waits_leave_no_memory_in_use() {
         "{} waits: {before} bytes before, {after} after",
         crowd.waits
     );
-    eventually("the module can be unloaded", || {
-        call!(crowd.controller, "MODULE", "UNLOAD", "lock") == okay()
-    });
+    crowd.unload();
+}
+
+#[test]
+fn a_module_that_was_unloaded_leaves_no_memory_in_use() {
+    let server = Server::start();
+    let mut crowd = Crowd::of(&server);
+    crowd.be_killed_when_granted();
+    crowd.close();
+    crowd.unload();
+    let before = crowd.settled_memory();
+    const LOADS: usize = 10;
+    for _ in 0..LOADS {
+        let path = module().to_str().unwrap();
+        assert_eq!(call!(crowd.controller, "MODULE", "LOAD", path), okay());
+        crowd.connect();
+        crowd.be_killed_when_granted();
+        crowd.close();
+        crowd.unload();
+    }
+    let after = crowd.settled_memory();
+    assert!(
+        after < before + SLACK,
+        "{LOADS} loads: {before} bytes before, {after} after"
+    );
 }

@@ -6,8 +6,8 @@ use crate::lock::Now;
 pub(crate) struct Hooks {
     /// The module has been loaded, and its settings are known.
     pub(crate) loaded: fn(Now) -> Result<(), Error>,
-    /// Whether the module may be unloaded.
-    pub(crate) may_unload: fn() -> bool,
+    /// The module is to be unloaded. Whether it may be; it keeps nothing then.
+    pub(crate) unload: fn() -> bool,
     /// The server, until now a replica, has become a primary.
     pub(crate) promoted: fn(Now) -> Result<(), Error>,
     /// The server, until now a primary, has become a replica.

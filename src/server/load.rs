@@ -83,7 +83,7 @@ unsafe extern "C" fn RedisModule_OnLoad(
 #[allow(non_snake_case, reason = "the name by which the server finds it")]
 extern "C" fn RedisModule_OnUnload(_ctx: *mut RedisModuleCtx) -> c_int {
     let unloaded = boundary(|| {
-        if (HOOKS.may_unload)() {
+        if (HOOKS.unload)() {
             PXAT.free()
         } else {
             Err(Error::Internal)
