@@ -198,8 +198,12 @@ fn give_to_next(context: &Context, key: Argument<'_>, lock: &LockName) -> Result
 
 /// Whoever holds a lock has used it: it knows that it holds it.
 pub(crate) fn known(context: &Context, key: Argument<'_>, token: Argument<'_>) -> Result<(), Error> {
-    let database = context.database();
-    waiting(|waiting| waiting.grants.known(database, key.as_ref(), token.as_ref()))
+    waiting(|waiting| {
+        // As a rule, there are none.
+        if !waiting.grants.is_empty() {
+            waiting.grants.known(context.database(), key.as_ref(), token.as_ref());
+        }
+    })
 }
 
 /// Does what is due: looks at locks that may have become free, passes on what the dead were given, and sends away those

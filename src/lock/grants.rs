@@ -26,6 +26,11 @@ impl<I: Copy + Eq + Hash> Grants<I> {
         }
     }
 
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.underway.is_empty() && self.abandoned.is_empty()
+    }
+
     /// The lock is the client's, and the reply is on its way.
     pub(crate) fn add(&mut self, client: I, grant: Grant) {
         self.underway.insert(client, grant);
