@@ -16,6 +16,16 @@ pub(crate) enum Error {
     InvalidExpireInAcquire,
     /// The same in `LOCK.EXTEND`.
     InvalidExpireInExtend,
+    /// A `BLOCK` that is no integer.
+    TimeoutNotAnInteger,
+    /// A `BLOCK` below zero.
+    NegativeTimeout,
+    /// A `BLOCK` whose end does not fit into 64 bits.
+    TimeoutOutOfRange,
+    /// There are already as many waiters as `lock.max-waiters` allows.
+    TooManyWaiters,
+    /// The server became a replica while the client waited.
+    Unblocked,
     /// A `COUNTER` that names the lock itself.
     CounterIsTheLock,
     /// An `AFTER` that would push the fence clock further from the time of day than `lock.max-clock-skew` allows.
@@ -37,6 +47,13 @@ impl Error {
             Self::NotAnInteger => c"ERR value is not an integer or out of range",
             Self::InvalidExpireInAcquire => c"ERR invalid expire time in 'LOCK.ACQUIRE' command",
             Self::InvalidExpireInExtend => c"ERR invalid expire time in 'LOCK.EXTEND' command",
+            Self::TimeoutNotAnInteger => c"ERR timeout is not an integer or out of range",
+            Self::NegativeTimeout => c"ERR timeout is negative",
+            Self::TimeoutOutOfRange => c"ERR timeout is out of range",
+            Self::TooManyWaiters => c"ERR max number of waiters reached",
+            Self::Unblocked => {
+                c"UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
+            }
             Self::CounterIsTheLock => c"ERR the counter must be another key",
             Self::FenceTooFarAhead => c"ERR fence is too far ahead of the clock",
             Self::WrongType => c"WRONGTYPE Operation against a key holding the wrong kind of value",

@@ -8,8 +8,9 @@
 //! This file is the table of contents. The layers below it, of which none knows those above:
 //!
 //! - [`command`]: one file per command, each in three steps: parse, act, reply.
-//! - [`lock`]: the domain: ttls, holders, tokens and the fence clock. No server types; time and randomness are handed
-//!   in.
+//! - [`handover`]: from a lock that became free to its next holder, the only place that passes one on.
+//! - [`lock`]: the domain: ttls, holders, tokens, the fence clock and the wait queues. No server types; time and
+//!   randomness are handed in.
 //! - [`server`]: all that touches the server's API, and all the `unsafe`.
 #![cfg_attr(
     not(test),
@@ -31,6 +32,7 @@
 mod command;
 mod error;
 mod event;
+mod handover;
 mod lock;
 mod server;
 mod settings;
@@ -45,13 +47,25 @@ static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAl
 /// What the server learns of the module when it loads it.
 const MODULE: server::Module = server::Module {
     name: c"lock",
-    settings: &[&settings::MAX_TTL, &settings::MAX_CLOCK_SKEW],
+    settings: &[&settings::MAX_TTL, &settings::MAX_CLOCK_SKEW, &settings::MAX_WAITERS],
     commands: &[
         server::Registration::of::<command::Acquire>(),
         server::Registration::of::<command::Release>(),
         server::Registration::of::<command::Extend>(),
         server::Registration::of::<command::Fence>(),
     ],
+};
+
+/// What the module does when something happens in the server that is not a command of its own.
+const HOOKS: server::Hooks = server::Hooks {
     loaded: state::start,
+    unload: handover::end,
     promoted: state::restart_fences,
+    demoted: handover::demoted,
+    key_changed: handover::key_changed,
+    database_changed: handover::database_changed,
+    due: handover::due,
+    answered: handover::answered,
+    unblocked: handover::unblocked,
+    gone: handover::gone,
 };

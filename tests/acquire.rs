@@ -499,7 +499,9 @@ fn wrong_calls() -> Vec<(Vec<&'static str>, String)> {
         &["x", "COUNTER", "c"],
         &["AFTER", "1"],
         &["BLOCK"],
-        &["BLOCK", "0"],
+        &["BLOCK", "0", "x"],
+        &["BLOCK", "0", "BLOCK", "0"],
+        &["BLOCK", "0", "COUNTER"],
         &["SESSION"],
         &["PX", "1000"],
     ] {

@@ -36,7 +36,7 @@ fn every_command_has_its_flags_and_complete_key_specifications() {
         (
             "LOCK.ACQUIRE",
             -4,
-            "write denyoom module fast movablekeys",
+            "write denyoom module blocking fast movablekeys",
             format!("flags RW update {LOCK} flags {}", counted[0]),
         ),
         (

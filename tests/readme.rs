@@ -15,7 +15,10 @@ use std::path::Path;
 
 use markdown::{README, block, blocks, code, section, sections, table, tables};
 use redis::{Cmd, Connection, RedisResult};
-use support::{Client, Server, Stream, Value, acquired, bulk, call, cmd, error_text, int, nil, okay};
+use support::{
+    Client, Server, Stream, Value, acquired, assert_acquired, blocked_clients, bulk, call, cmd, error_text, eventually,
+    int, nil, okay,
+};
 
 fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -29,11 +32,7 @@ fn read(file: &str) -> String {
 fn the_transcripts_are_what_redis_cli_prints() {
     let transcripts = blocks("console");
     assert!(transcripts.len() > 3, "{}", transcripts.len());
-    // One server for all of them, as for a reader who types them one after the other.
-    let server = Server::start();
-    for each in transcripts {
-        transcript::run(&each, server.port());
-    }
+    transcript::run(&transcripts, &Server::start());
 }
 
 /// What the lines of README.md give: `held`, `fence` and `released`.
@@ -268,6 +267,7 @@ fn holder(situation: &str) -> Option<&'static str> {
         "free: the caller holds it now" => None,
         "held with the same token: the caller still holds it"
         | "held the lock, which is free now"
+        | "held the lock, which another has now who waited"
         | "holds the lock" => Some("mine"),
         "held with another token" | "did not hold it: nothing changed" | "does not: nothing changed" | "does not" => {
             Some("another")
@@ -299,21 +299,97 @@ fn the_replies_are_as_shown_in_both_protocols() {
                 if name == "LOCK.ACQUIRE" || name == "LOCK.EXTEND" {
                     command.arg(60_000);
                 }
-                let reply = String::from_utf8(wire.call(&command)).unwrap();
-                let lines: Vec<&str> = reply.lines().collect();
-                let is_fence = |line: &str| line.strip_prefix(':').is_some_and(|digits| digits.len() == 16);
-                let as_shown = match row[1].as_str() {
-                    "array of two: the token (bulk string), the fence (integer)" | "the same, with a fresh fence" => {
-                        lines[..3] == ["*2", "$4", "mine"] && is_fence(lines[3]) && lines.len() == 4
-                    }
-                    "integer: the fence" => is_fence(lines[0]) && lines.len() == 1,
-                    "integer 1" => lines == [":1"],
-                    "integer 0" => lines == [":0"],
-                    "null" => lines == [null],
-                    other => panic!("not known to this test: {other}"),
-                };
-                assert!(as_shown, "RESP{protocol} {name}, {row:?}: {reply:?}");
+                let waiter = row[0].ends_with("who waited").then(|| server.waiter("key", "next"));
+                assert_reply(&row, &wire.call(&command), null);
+                let next = waiter.map(|mut waiter| {
+                    assert_acquired(&waiter.reply(), "next");
+                    bulk("next")
+                });
+                if name == "LOCK.RELEASE" && row[1] == "integer 1" {
+                    assert_eq!(call!(client, "GET", "key"), next.unwrap_or_else(nil));
+                }
             }
+        }
+    }
+}
+
+/// That the bytes of a reply are those of a row of a table of replies.
+#[track_caller]
+fn assert_reply(row: &[String], reply: &[u8], null: &str) {
+    let reply = str::from_utf8(reply).unwrap();
+    let lines: Vec<&str> = reply.lines().collect();
+    let is_fence = |line: &str| line.strip_prefix(':').is_some_and(|digits| digits.len() == 16);
+    let as_shown = match row[1].as_str() {
+        "array of two: the token (bulk string), the fence (integer)" | "the same, with a fresh fence" => {
+            lines[..3] == ["*2", "$4", "mine"] && is_fence(lines[3]) && lines.len() == 4
+        }
+        "integer: the fence" => is_fence(lines[0]) && lines.len() == 1,
+        "integer 1" => lines == [":1"],
+        "integer 0" => lines == [":0"],
+        "null" | "null, but with `BLOCK` the caller waits" => lines == [null],
+        "error: that of `INCR`" => lines == ["-ERR value is not an integer or out of range"],
+        error => {
+            let text = error.strip_prefix("error: `").and_then(|error| error.strip_suffix('`'));
+            lines == [format!("-{}", text.expect(error))]
+        }
+    };
+    assert!(as_shown, "{row:?}: {reply:?}");
+}
+
+/// Ends the wait of the first who waits for `key`, as a row of the table of waits says.
+fn end_wait(server: &Server, client: &mut Client, how: &str) {
+    let clients = client.text(&cmd!("CLIENT", "LIST"));
+    let seen = |line: &&str| line.contains(" flags=b ") && line.contains(" cmd=LOCK.ACQUIRE ");
+    let waiter = clients.lines().find(seen).expect("a client that is seen to wait");
+    let id = waiter.split(' ').find_map(|field| field.strip_prefix("id=")).unwrap();
+    match how {
+        "with the lock" | "when its turn comes and its `COUNTER` holds no integer; the next one has the lock" => {
+            assert_eq!(call!(client, "LOCK.RELEASE", "key", "holder"), int(1));
+        }
+        "at its timeout" => {}
+        "when another connection waits with the same token, and takes its place" => {
+            drop(server.waiter("key", "mine"));
+        }
+        "by `CLIENT UNBLOCK id`" => assert_eq!(call!(client, "CLIENT", "UNBLOCK", id), int(1)),
+        "by `CLIENT UNBLOCK id ERROR`" => {
+            assert_eq!(call!(client, "CLIENT", "UNBLOCK", id, "ERROR"), int(1));
+        }
+        "when the server becomes a replica" => {
+            assert_eq!(call!(client, "REPLICAOF", "127.0.0.1", server.port()), okay());
+        }
+        other => panic!("not known to this test: {other}"),
+    }
+}
+
+#[test]
+fn a_wait_ends_as_shown_in_both_protocols() {
+    let rows = table(&section("Waiting"), "The wait ends");
+    let server = Server::start();
+    for (protocol, null) in [("2", "$-1"), ("3", "_")] {
+        for row in &rows {
+            let mut client = server.client();
+            call!(client, "REPLICAOF", "NO", "ONE");
+            call!(client, "FLUSHALL");
+            call!(client, "SET", "word", "one");
+            call!(client, "LOCK.ACQUIRE", "key", "holder", 600_000);
+            let mut wait = cmd!("LOCK.ACQUIRE", "key", "mine", 600_000, "BLOCK");
+            wait.arg(if row[0] == "at its timeout" { 50 } else { 0 });
+            if row[0].contains("`COUNTER`") {
+                wait.arg("COUNTER").arg("word");
+            }
+            let mut wire = server.wire();
+            wire.call(&cmd!("HELLO", protocol));
+            wire.send(&wait.get_packed_command());
+            if row[0] != "at its timeout" {
+                eventually("it waits", || blocked_clients(&mut client) == 1);
+                let next = row[0].contains("the next one").then(|| server.waiter("key", "next"));
+                end_wait(&server, &mut client, &row[0]);
+                if let Some(mut next) = next {
+                    assert_acquired(&next.reply(), "next");
+                }
+            }
+            assert_reply(row, &wire.receive(), null);
+            eventually("nobody waits", || blocked_clients(&mut client) == 0);
         }
     }
 }
@@ -394,6 +470,9 @@ fn the_errors_are_those_that_the_commands_give() {
             "LOCK.ACQUIRE lock EMPTY 1000",
             "LOCK.ACQUIRE lock me soon",
             "LOCK.ACQUIRE lock me 0",
+            "LOCK.ACQUIRE lock me 1000 BLOCK soon",
+            "LOCK.ACQUIRE lock me 1000 BLOCK -1",
+            "LOCK.ACQUIRE lock me 1000 BLOCK 9223372036854775807",
             "LOCK.ACQUIRE lock me 1000 COUNTER lock",
             "LOCK.EXTEND lock me soon",
             "LOCK.EXTEND lock me 0",
@@ -407,6 +486,14 @@ fn the_errors_are_those_that_the_commands_give() {
     let replica = server.replica(&["replica-read-only no"]);
     given.extend(errors_given(&mut replica.client(), &EACH));
 
+    call!(client, "LOCK.ACQUIRE", "held", "holder", 600_000);
+    call!(client, "CONFIG", "SET", "lock.max-waiters", 1);
+    let mut waiter = server.waiter("held", "me");
+    given.extend(errors_given(&mut client, &["LOCK.ACQUIRE held other 1000 BLOCK 0"]));
+    call!(client, "REPLICAOF", "127.0.0.1", server.port());
+    given.insert((error_text(&waiter.reply()), "ACQUIRE".to_owned()));
+    waiter.assert_closed();
+
     let [of_the_module, _] = <[_; 2]>::try_from(tables(&section("Errors"), "Error")).unwrap();
     assert_eq!(errors_shown(&of_the_module), given);
 }
@@ -416,7 +503,7 @@ fn the_errors_are_those_of_the_source() {
     let source = include_str!("../src/error.rs");
     let texts: BTreeSet<&str> = source
         .lines()
-        .filter_map(|line| line.split_once("=> c\"")?.1.strip_suffix("\","))
+        .filter_map(|line| line.split_once("c\"")?.1.trim_end_matches(',').strip_suffix('"'))
         .filter(|text| *text != "ERR internal error in the lock module")
         .collect();
     assert!(!texts.is_empty());
@@ -440,6 +527,10 @@ fn the_errors_of_the_server_are_as_shown() {
     given.insert(arity("LOCK.RELEASE"));
 
     call!(client, "LOCK.ACQUIRE", "held", "me", 60_000);
+    let mut waiter = server.waiter("held", "next");
+    call!(client, "CLIENT", "UNBLOCK", waiter.id(), "ERROR");
+    given.insert(error_text(&waiter.reply()));
+
     call!(client, "SET", "word", "one");
     call!(client, "SET", "full", i64::MAX);
     for counter in ["word", "full"] {
@@ -467,7 +558,9 @@ fn effects() -> Vec<[String; 3]> {
 }
 
 /// Does what a row of that table says, the rows being taken in order.
-fn act(client: &mut Client, what: &str) {
+fn act(server: &Server, what: &str) {
+    let mut client = server.client();
+    let token = call!(client, "GET", "key");
     match what {
         "a free lock was acquired" => {
             acquired(&call!(client, "LOCK.ACQUIRE", "key", "token", 60_000));
@@ -492,8 +585,22 @@ fn act(client: &mut Client, what: &str) {
             assert_eq!(call!(client, "LOCK.FENCE", "key", "other"), nil());
             assert_eq!(call!(client, "LOCK.RELEASE", "key", "other"), int(0));
         }
-        "the lock was released" => {
-            assert_eq!(call!(client, "LOCK.RELEASE", "key", "token"), int(1));
+        "a wait ended with null" => {
+            let reply = call!(client, "LOCK.ACQUIRE", "key", "other", 60_000, "BLOCK", 10);
+            assert_eq!(reply, nil());
+        }
+        "the lock was released to one who waited" => {
+            let mut waiter = server.waiter("key", "second");
+            assert_eq!(call!(client, "LOCK.RELEASE", "key", text(&token)), int(1));
+            assert_acquired(&waiter.reply(), "second");
+        }
+        "its key was deleted while one waited" => {
+            let mut waiter = server.waiter("key", "third");
+            assert_eq!(call!(client, "DEL", "key"), int(1));
+            assert_acquired(&waiter.reply(), "third");
+        }
+        "the lock was released and nobody waited" => {
+            assert_eq!(call!(client, "LOCK.RELEASE", "key", text(&token)), int(1));
         }
         other => panic!("not known to this test: {other}"),
     }
@@ -505,11 +612,15 @@ fn what_is_replicated_is_as_shown() {
     let mut client = server.client();
     let mut stream = Stream::of(&server);
     for [what, sent, _] in effects() {
-        act(&mut client, &what);
+        act(&server, &what);
         let deadline = client.integer(&cmd!("PEXPIRETIME", "key")).to_string();
+        let token = call!(client, "GET", "key");
         let sent: Vec<String> = code(&sent)
             .iter()
-            .map(|line| line.replace("deadline", &deadline))
+            .map(|line| match &token {
+                Value::Nil => (*line).to_owned(),
+                token => line.replace("token", text(token)).replace("deadline", &deadline),
+            })
             .collect();
         assert_eq!(stream.commands(), sent, "{what}");
     }
@@ -518,10 +629,9 @@ fn what_is_replicated_is_as_shown() {
 #[test]
 fn the_events_are_as_shown() {
     let server = Server::start();
-    let mut client = server.client();
     let mut events = server.events();
     for [what, _, published] in effects() {
-        act(&mut client, &what);
+        act(&server, &what);
         assert_eq!(events.on("key"), code(&published), "{what}");
     }
 }
@@ -529,8 +639,9 @@ fn the_events_are_as_shown() {
 #[test]
 fn a_counter_adds_to_them_what_is_shown() {
     let text = section("Replication and events").replace('\n', " ");
-    assert!(text.contains("`COUNTER` adds `INCR counter-key` in front, in one transaction with the rest"));
-    assert!(text.contains("its event, `incrby`, on the counter key"));
+    assert!(text.contains("`COUNTER` adds `INCR counter-key`, in one transaction with the rest: in front"));
+    assert!(text.contains("but behind the `SET` of a hand-over"));
+    assert!(text.contains("Its event, `incrby`, is on the counter key"));
     let server = Server::start();
     let mut client = server.client();
     let mut stream = Stream::of(&server);
@@ -538,6 +649,31 @@ fn a_counter_adds_to_them_what_is_shown() {
     let deadline = client.integer(&cmd!("PEXPIRETIME", "key"));
     let lock = format!("SET key token PXAT {deadline}");
     assert_eq!(stream.commands(), ["MULTI", "INCR counter-key", &lock, "EXEC"]);
+
+    let wait = cmd!(
+        "LOCK.ACQUIRE",
+        "key",
+        "next",
+        60_000,
+        "BLOCK",
+        0,
+        "COUNTER",
+        "counter-key"
+    );
+    for free in [cmd!("LOCK.RELEASE", "key", "token"), cmd!("DEL", "key")] {
+        let mut waiter = server.waiter_by(server.client(), &wait);
+        assert_eq!(client.call(&free), int(1));
+        acquired(&waiter.reply());
+        let deadline = client.integer(&cmd!("PEXPIRETIME", "key"));
+        let lock = format!("SET key next PXAT {deadline}");
+        let sent = stream.commands();
+        let sent = sent.strip_prefix(&["DEL key".to_owned()]).unwrap_or(&sent);
+        assert_eq!(sent, ["MULTI", &lock, "INCR counter-key", "EXEC"]);
+        call!(client, "DEL", "key");
+        call!(client, "LOCK.ACQUIRE", "key", "token", 60_000);
+        stream.commands();
+    }
+    call!(client, "LOCK.ACQUIRE", "key", "token", 60_000);
     let mut events = server.events();
     call!(client, "LOCK.FENCE", "key", "token", "COUNTER", "counter-key");
     assert_eq!(events.on("counter-key"), ["incrby"]);

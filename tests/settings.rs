@@ -58,7 +58,17 @@ fn the_settings_have_their_defaults() {
     settings.sort_by_key(|word| format!("{word:?}"));
     assert_eq!(
         array(settings),
-        array(["0", "10000", "lock.max-clock-skew", "lock.max-ttl"].map(bulk))
+        array(
+            [
+                "0",
+                "10000",
+                "10000",
+                "lock.max-clock-skew",
+                "lock.max-ttl",
+                "lock.max-waiters"
+            ]
+            .map(bulk)
+        )
     );
     assert_eq!(setting(&server, "lock.max-ttl"), "0");
     assert_eq!(setting(&server, "lock.max-clock-skew"), "10000");
@@ -95,6 +105,11 @@ fn config_set_takes_a_value_within_the_bounds_and_refuses_any_other() {
             "lock.max-clock-skew",
             ["0", "1", "10000", "86400000"],
             ["-1", "86400001"],
+        ),
+        (
+            "lock.max-waiters",
+            ["0", "1", "10000", &longest],
+            ["-1", "-9223372036854775808"],
         ),
     ] {
         for value in good {

@@ -46,8 +46,9 @@ fn config(client: &mut Client, pattern: &str) -> BTreeMap<String, String> {
 #[test]
 fn it_has_every_setting_of_the_module_with_its_default() {
     let by_default = config(&mut Server::start().client(), "lock.*");
-    assert!(by_default.contains_key("lock.max-ttl"), "{by_default:?}");
-    assert!(by_default.contains_key("lock.max-clock-skew"), "{by_default:?}");
+    for name in ["lock.max-ttl", "lock.max-clock-skew", "lock.max-waiters"] {
+        assert!(by_default.contains_key(name), "{by_default:?}");
+    }
 
     let written: BTreeMap<String, String> = settings()
         .filter(|(name, _)| name.starts_with("lock."))

@@ -1,15 +1,22 @@
 use crate::error::Error;
 use crate::event;
-use crate::lock::{Holder, Ttl, TtlError};
-use crate::server::{ArgumentKind, ArgumentSpec, Call, Command, CommandSpec, Failure, Key, KeyAccess, Reply, Text};
+use crate::handover;
+use crate::lock::{Holder, Now, Ttl, TtlError, Waiter, parse_integer};
+use crate::server::{
+    ArgumentKind, ArgumentSpec, Call, Command, CommandSpec, Failure, Key, KeyAccess, Memory, Reply, Text,
+};
 use crate::settings::MAX_TTL;
 use crate::state;
 
-/// `LOCK.ACQUIRE key token ttl [COUNTER counter-key]`: takes the lock for `ttl` milliseconds if it is free.
+/// `LOCK.ACQUIRE key token ttl [BLOCK timeout] [COUNTER counter-key]`: takes the lock for `ttl` milliseconds if it is
+/// free.
 ///
 /// Replies an array of the token and the fence, or null when the lock is not to be had. A token of `*` asks the server
 /// for one. The holder's own token succeeds again: the remaining time becomes the larger of what is left and `ttl`, and
 /// the fence is a fresh one. With `COUNTER` the fence is the value of that key after adding one.
+///
+/// With `BLOCK` it waits for the lock, first come, first served, up to `timeout` milliseconds, or for ever where that
+/// is 0. It does not wait inside a transaction or a script.
 ///
 /// Replicated as `SET … PXAT`, or as `PEXPIREAT` when the holder prolonged; `INCR` for a counter. Refused when memory
 /// is full.
@@ -18,7 +25,7 @@ pub(crate) struct Acquire;
 impl Command for Acquire {
     const SPEC: CommandSpec = CommandSpec {
         name: c"LOCK.ACQUIRE",
-        flags: c"write deny-oom fast getkeys-api",
+        flags: c"write deny-oom fast blocking getkeys-api",
         arity: -4,
         summary: c"Takes a lock if it is free and returns its token and a fencing number.",
         complexity: c"O(1)",
@@ -28,6 +35,7 @@ impl Command for Acquire {
             ArgumentSpec::fixed(c"key", ArgumentKind::Key(0)),
             ArgumentSpec::fixed(c"token", ArgumentKind::String),
             ArgumentSpec::fixed(c"ttl", ArgumentKind::Integer),
+            ArgumentSpec::after(c"BLOCK", c"timeout", ArgumentKind::Integer).optional(),
             ArgumentSpec::after(c"COUNTER", c"counter-key", ArgumentKind::Key(1)).optional(),
         ],
     };
@@ -43,12 +51,16 @@ impl Command for Acquire {
             return Err(Error::InvalidToken.into());
         }
         let now = call.now();
-        let deadline = Ttl::parse(call.argument(3)?.as_ref(), MAX_TTL.get())
-            .and_then(|ttl| ttl.deadline(now))
-            .map_err(|error| match error {
-                TtlError::NotAnInteger => Error::NotAnInteger,
-                TtlError::OutOfBounds => Error::InvalidExpireInAcquire,
-            })?;
+        let invalid_ttl = |error| match error {
+            TtlError::NotAnInteger => Error::NotAnInteger,
+            TtlError::OutOfBounds => Error::InvalidExpireInAcquire,
+        };
+        let ttl = Ttl::parse(call.argument(3)?.as_ref(), MAX_TTL.get()).map_err(invalid_ttl)?;
+        let deadline = ttl.deadline(now).map_err(invalid_ttl)?;
+        let block = options
+            .block
+            .map(|position| Block::parse(call.argument(position)?.as_ref(), now))
+            .transpose()?;
         let counter = options.counter.map(|position| call.argument(position)).transpose()?;
         if counter.is_some_and(|counter| counter.as_ref() == key.as_ref()) {
             return Err(Error::CounterIsTheLock.into());
@@ -62,16 +74,36 @@ impl Command for Acquire {
         };
         let mut lock = Key::open(call, key)?;
         let mut holder = lock.holder(token.as_argument());
-        if holder == Holder::Another {
+        // A lock that is free while others wait is about to be theirs.
+        if holder == Holder::Another || (holder == Holder::Nobody && handover::has_waiters(call, key)?) {
+            let free_at = if holder == Holder::Another {
+                lock.deadline()
+            } else {
+                None
+            };
             drop(lock);
+            if let Some(block) = block
+                && call.may_block()
+            {
+                let waiter = Waiter {
+                    token: Box::from(token.as_argument().as_ref()),
+                    ttl,
+                    counter: counter.map(|counter| Box::from(counter.as_ref())),
+                    until: block.until,
+                };
+                return Ok(handover::wait(call, key, waiter, free_at)?);
+            }
             call.publish(event::REFUSE, key);
             return Ok(Reply::Null);
+        }
+        if holder == Holder::Caller {
+            handover::known(call, key, token.as_argument())?;
         }
         let fence = match counter {
             None => state::next_fence(now, 0)?,
             Some(counter) => {
                 drop(lock);
-                let fence = call.increment(counter)?;
+                let fence = call.increment(counter, Memory::Heeded)?;
                 // Looked at again: its deadline may have passed meanwhile, and another module may have heard of the
                 // counter.
                 lock = Key::open(call, key)?;
@@ -93,8 +125,32 @@ impl Command for Acquire {
 /// Where the options start.
 const FIRST_OPTION: usize = 4;
 
+/// How long to wait for the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Block {
+    /// The Unix time in milliseconds at which the wait ends; none if never.
+    until: Option<i64>,
+}
+
+impl Block {
+    fn parse(timeout: &[u8], now: Now) -> Result<Self, Error> {
+        match parse_integer(timeout).ok_or(Error::TimeoutNotAnInteger)? {
+            0 => Ok(Self { until: None }),
+            ..0 => Err(Error::NegativeTimeout),
+            timeout => {
+                let until = now.milliseconds().checked_add(timeout);
+                Ok(Self {
+                    until: Some(until.ok_or(Error::TimeoutOutOfRange)?),
+                })
+            }
+        }
+    }
+}
+
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
+    /// The position of the timeout.
+    block: Option<usize>,
     /// The position of the counter key.
     counter: Option<usize>,
 }
@@ -103,10 +159,16 @@ impl Options {
     fn parse<A: AsRef<[u8]>>(mut arguments: impl Iterator<Item = (usize, A)>) -> Result<Self, Error> {
         let mut options = Self::default();
         while let Some((_, name)) = arguments.next() {
-            if name.as_ref().eq_ignore_ascii_case(b"COUNTER") && options.counter.is_none() {
-                let (position, _) = arguments.next().ok_or(Error::Syntax)?;
-                options.counter = Some(position);
+            let name = name.as_ref();
+            let option = if name.eq_ignore_ascii_case(b"BLOCK") {
+                &mut options.block
+            } else if name.eq_ignore_ascii_case(b"COUNTER") {
+                &mut options.counter
             } else {
+                return Err(Error::Syntax);
+            };
+            let (position, _) = arguments.next().ok_or(Error::Syntax)?;
+            if option.replace(position).is_some() {
                 return Err(Error::Syntax);
             }
         }
@@ -124,18 +186,47 @@ mod tests {
     }
 
     #[test]
-    fn the_counter_is_found_in_any_case_whatever_its_name() {
-        assert_eq!(parse(&[]), Ok(Options { counter: None }));
-        assert_eq!(parse(&["cOuNtEr", "c"]), Ok(Options { counter: Some(5) }));
-        assert_eq!(parse(&["COUNTER", "COUNTER"]), Ok(Options { counter: Some(5) }));
+    fn options_are_found_in_any_case_and_order_whatever_their_values() {
+        assert_eq!(parse(&[]), Ok(Options::default()));
+        assert_eq!(
+            parse(&["cOuNtEr", "c"]),
+            Ok(Options {
+                block: None,
+                counter: Some(5)
+            })
+        );
+        assert_eq!(
+            parse(&["COUNTER", "COUNTER"]),
+            Ok(Options {
+                block: None,
+                counter: Some(5)
+            })
+        );
+        assert_eq!(
+            parse(&["block", "1", "COUNTER", "c"]),
+            Ok(Options {
+                block: Some(5),
+                counter: Some(7)
+            })
+        );
+        assert_eq!(
+            parse(&["COUNTER", "BLOCK", "BLOCK", "x"]),
+            Ok(Options {
+                block: Some(7),
+                counter: Some(5)
+            })
+        );
     }
 
     #[test]
     fn an_option_is_given_once_with_its_value_or_it_is_an_error() {
         for options in [
             &["COUNTER"][..],
+            &["BLOCK"],
             &["COUNTER", "a", "COUNTER"],
             &["COUNTER", "a", "COUNTER", "b"],
+            &["BLOCK", "1", "COUNTER", "a", "BLOCK", "1"],
+            &["BLOCK", "1", "x"],
             &["x"],
             &[""],
             &["COUNTER\0", "a"],
@@ -144,18 +235,39 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_timeout_ends_so_many_milliseconds_from_now_and_zero_never() {
+        let now = Now::from_microseconds(5_000);
+        assert_eq!(Block::parse(b"0", now), Ok(Block { until: None }));
+        assert_eq!(Block::parse(b"10", now), Ok(Block { until: Some(15) }));
+        assert_eq!(Block::parse(b"-1", now), Err(Error::NegativeTimeout));
+        assert_eq!(Block::parse(b"-9223372036854775808", now), Err(Error::NegativeTimeout));
+        assert_eq!(Block::parse(b"1.5", now), Err(Error::TimeoutNotAnInteger));
+        assert_eq!(Block::parse(b"9223372036854775807", now), Err(Error::TimeoutOutOfRange));
+        assert_eq!(
+            Block::parse(b"9223372036854775808", now),
+            Err(Error::TimeoutNotAnInteger)
+        );
+    }
+
     fn any_word() -> impl Strategy<Value = Vec<u8>> {
-        prop_oneof![Just(b"COUNTER".to_vec()), prop::collection::vec(any::<u8>(), 0..12),]
+        prop_oneof![
+            Just(b"COUNTER".to_vec()),
+            Just(b"block".to_vec()),
+            prop::collection::vec(any::<u8>(), 0..12),
+        ]
     }
 
     proptest! {
         #[test]
         fn any_options_are_parsed_or_refused(options in prop::collection::vec(any_word(), 0..9)) {
+            let position = |name: &[u8], at| name.eq_ignore_ascii_case(options.get(at).map_or(b"".as_slice(), Vec::as_slice));
             match Options::parse((FIRST_OPTION..).zip(&options)) {
-                Ok(Options { counter: None }) => prop_assert!(options.is_empty()),
-                Ok(Options { counter: Some(position) }) => {
-                    prop_assert_eq!(options.len(), 2);
-                    prop_assert_eq!(position, FIRST_OPTION + 1);
+                Ok(parsed) => {
+                    let given = [parsed.block, parsed.counter].into_iter().flatten().count();
+                    prop_assert_eq!(options.len(), 2 * given);
+                    prop_assert!(parsed.block.is_none_or(|at| position(b"BLOCK", at - FIRST_OPTION - 1)));
+                    prop_assert!(parsed.counter.is_none_or(|at| position(b"COUNTER", at - FIRST_OPTION - 1)));
                 }
                 Err(error) => prop_assert_eq!(error, Error::Syntax),
             }

@@ -1,5 +1,6 @@
 use crate::error::Error;
 use crate::event;
+use crate::handover;
 use crate::lock::{Holder, Ttl, TtlError};
 use crate::server::{ArgumentKind, ArgumentSpec, Call, Command, CommandSpec, Failure, Key, KeyAccess, Reply};
 use crate::settings::MAX_TTL;
@@ -40,6 +41,7 @@ impl Command for Extend {
         if lock.holder(token) != Holder::Caller {
             return Ok(Reply::Integer(0));
         }
+        handover::known(call, key, token)?;
         lock.expire_at(deadline)?;
         call.publish(event::EXTEND, key);
 

@@ -1,6 +1,7 @@
 use crate::error::Error;
+use crate::handover;
 use crate::lock::{Holder, is_too_far_ahead, parse_integer};
-use crate::server::{ArgumentKind, ArgumentSpec, Call, Command, CommandSpec, Failure, Key, KeyAccess, Reply};
+use crate::server::{ArgumentKind, ArgumentSpec, Call, Command, CommandSpec, Failure, Key, KeyAccess, Memory, Reply};
 use crate::settings::MAX_CLOCK_SKEW;
 use crate::state;
 
@@ -61,8 +62,9 @@ impl Command for Fence {
         if Key::open_to_read(call, key)?.holder(token) != Holder::Caller {
             return Ok(Reply::Null);
         }
+        handover::known(call, key, token)?;
         let fence = match counter {
-            Some(counter) => call.increment(counter)?,
+            Some(counter) => call.increment(counter, Memory::Heeded)?,
             None => state::next_fence(now, after)?,
         };
 

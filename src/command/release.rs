@@ -1,11 +1,12 @@
 use crate::event;
+use crate::handover;
 use crate::lock::Holder;
 use crate::server::{ArgumentKind, ArgumentSpec, Call, Command, CommandSpec, Failure, Key, KeyAccess, Reply};
 
 /// `LOCK.RELEASE key token`: gives the lock back, if the caller holds it.
 ///
-/// Replies 1 if the caller held the lock and it is now free, 0 if not (gone, or another's). Works when memory is full.
-/// Replicated as `DEL`.
+/// Replies 1 if the caller held the lock and it is now free or handed over, 0 if not (gone, or another's). Works when
+/// memory is full. Replicated as `DEL`, or as the next holder's `SET`.
 pub(crate) struct Release;
 
 impl Command for Release {
@@ -31,8 +32,13 @@ impl Command for Release {
         if lock.holder(token) != Holder::Caller {
             return Ok(Reply::Integer(0));
         }
-        lock.delete()?;
-        call.publish(event::RELEASE, key);
+        if handover::has_waiters(call, key)? {
+            drop(lock);
+            handover::release(call, key)?;
+        } else {
+            lock.delete()?;
+            call.publish(event::RELEASE, key);
+        }
 
         Ok(Reply::Integer(1))
     }

@@ -5,8 +5,9 @@ use std::sync::OnceLock;
 
 use redis_module::raw;
 use redis_module::raw::{
-    RedisModuleCallReply as CallReply, RedisModuleCommand as Command, RedisModuleCommandInfo as CommandInfo,
-    RedisModuleCtx as Ctx, RedisModuleEvent as Event, RedisModuleKey as Key, RedisModuleString as Str,
+    RedisModuleBlockedClient as BlockedClient, RedisModuleCallReply as CallReply, RedisModuleCommand as Command,
+    RedisModuleCommandInfo as CommandInfo, RedisModuleCtx as Ctx, RedisModuleEvent as Event, RedisModuleKey as Key,
+    RedisModuleString as Str,
 };
 
 /// Declares [`Api`]: a field for each function, and how to find them all.
@@ -53,22 +54,39 @@ macro_rules! api {
 
 api! {
     required: {
+        avoid_replica_traffic = RedisModule_AvoidReplicaTraffic: fn() -> c_int;
+        block_client = RedisModule_BlockClient: fn(
+            *mut Ctx, raw::RedisModuleCmdFunc, raw::RedisModuleCmdFunc,
+            Option<unsafe extern "C" fn(*mut Ctx, *mut c_void)>, c_longlong
+        ) -> *mut BlockedClient;
         call = RedisModule_Call: fn(*mut Ctx, *const c_char, *const c_char; ...) -> *mut CallReply;
+        call_reply_array_element = RedisModule_CallReplyArrayElement: fn(*mut CallReply, usize) -> *mut CallReply;
         call_reply_integer = RedisModule_CallReplyInteger: fn(*mut CallReply) -> c_longlong;
+        call_reply_string_ptr = RedisModule_CallReplyStringPtr: fn(*mut CallReply, *mut usize) -> *const c_char;
         call_reply_type = RedisModule_CallReplyType: fn(*mut CallReply) -> c_int;
         close_key = RedisModule_CloseKey: fn(*mut Key);
         create_command = RedisModule_CreateCommand: fn(
             *mut Ctx, *const c_char, raw::RedisModuleCmdFunc, *const c_char, c_int, c_int, c_int
         ) -> c_int;
         create_string = RedisModule_CreateString: fn(*mut Ctx, *const c_char, usize) -> *mut Str;
+        create_timer = RedisModule_CreateTimer: fn(
+            *mut Ctx, raw::mstime_t, raw::RedisModuleTimerProc, *mut c_void
+        ) -> raw::RedisModuleTimerID;
         delete_key = RedisModule_DeleteKey: fn(*mut Key) -> c_int;
+        event_loop_add_one_shot = RedisModule_EventLoopAddOneShot: fn(
+            raw::RedisModuleEventLoopOneShotFunc, *mut c_void
+        ) -> c_int;
         free = RedisModule_Free: fn(*mut c_void);
         free_call_reply = RedisModule_FreeCallReply: fn(*mut CallReply);
         free_string = RedisModule_FreeString: fn(*mut Ctx, *mut Str);
         get_abs_expire = RedisModule_GetAbsExpire: fn(*mut Key) -> raw::mstime_t;
+        get_blocked_client_handle = RedisModule_GetBlockedClientHandle: fn(*mut Ctx) -> *mut BlockedClient;
+        get_blocked_client_private_data = RedisModule_GetBlockedClientPrivateData: fn(*mut Ctx) -> *mut c_void;
         get_command = RedisModule_GetCommand: fn(*mut Ctx, *const c_char) -> *mut Command;
         get_command_keys = RedisModule_GetCommandKeys: fn(*mut Ctx, *mut *mut Str, c_int, *mut c_int) -> *mut c_int;
         get_context_flags = RedisModule_GetContextFlags: fn(*mut Ctx) -> c_int;
+        get_my_cluster_id = RedisModule_GetMyClusterID: fn() -> *const c_char;
+        get_selected_db = RedisModule_GetSelectedDb: fn(*mut Ctx) -> c_int;
         is_keys_position_request = RedisModule_IsKeysPositionRequest: fn(*mut Ctx) -> c_int;
         key_at_pos_with_flags = RedisModule_KeyAtPosWithFlags: fn(*mut Ctx, c_int, c_int);
         key_type = RedisModule_KeyType: fn(*mut Key) -> c_int;
@@ -82,20 +100,28 @@ api! {
         ) -> c_int;
         replicate = RedisModule_Replicate: fn(*mut Ctx, *const c_char, *const c_char; ...) -> c_int;
         reply_with_array = RedisModule_ReplyWithArray: fn(*mut Ctx, c_long) -> c_int;
-        reply_with_call_reply = RedisModule_ReplyWithCallReply: fn(*mut Ctx, *mut CallReply) -> c_int;
         reply_with_error = RedisModule_ReplyWithError: fn(*mut Ctx, *const c_char) -> c_int;
         reply_with_long_long = RedisModule_ReplyWithLongLong: fn(*mut Ctx, c_longlong) -> c_int;
         reply_with_null = RedisModule_ReplyWithNull: fn(*mut Ctx) -> c_int;
         reply_with_string = RedisModule_ReplyWithString: fn(*mut Ctx, *mut Str) -> c_int;
+        select_db = RedisModule_SelectDb: fn(*mut Ctx, c_int) -> c_int;
         set_abs_expire = RedisModule_SetAbsExpire: fn(*mut Key, raw::mstime_t) -> c_int;
         set_command_info = RedisModule_SetCommandInfo: fn(*mut Command, *const CommandInfo) -> c_int;
+        set_disconnect_callback = RedisModule_SetDisconnectCallback: fn(
+            *mut BlockedClient, raw::RedisModuleDisconnectFunc
+        );
         set_module_options = RedisModule_SetModuleOptions: fn(*mut Ctx, c_int);
+        stop_timer = RedisModule_StopTimer: fn(*mut Ctx, raw::RedisModuleTimerID, *mut *mut c_void) -> c_int;
         string_dma = RedisModule_StringDMA: fn(*mut Key, *mut usize, c_int) -> *mut c_char;
         string_ptr_len = RedisModule_StringPtrLen: fn(*const Str, *mut usize) -> *const c_char;
         string_set = RedisModule_StringSet: fn(*mut Key, *mut Str) -> c_int;
+        subscribe_to_keyspace_events = RedisModule_SubscribeToKeyspaceEvents: fn(
+            *mut Ctx, c_int, raw::RedisModuleNotificationFunc
+        ) -> c_int;
         subscribe_to_server_event = RedisModule_SubscribeToServerEvent: fn(
             *mut Ctx, Event, raw::RedisModuleEventCallback
         ) -> c_int;
+        unblock_client = RedisModule_UnblockClient: fn(*mut BlockedClient, *mut c_void) -> c_int;
     }
     optional: {
         // Redis 7.2 and Valkey.

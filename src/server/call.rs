@@ -1,21 +1,25 @@
-use std::ffi::{CStr, c_int};
+use std::ffi::c_int;
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::slice;
 
-use redis_module::raw::{REDISMODULE_NOTIFY_MODULE, RedisModuleCtx, RedisModuleString};
+use redis_module::raw::{RedisModuleCtx, RedisModuleString};
 
-use super::api::{Api, api};
-use super::call_reply::CallReply;
-use super::string::OwnedString;
-use super::{Argument, Failure, Reply, clock, role};
+use super::{Argument, Context};
 use crate::error::Error;
-use crate::lock::Now;
 
 /// One call of one of the module's commands: its arguments, and what it may ask of the server.
 pub(crate) struct Call<'call> {
-    pub(super) api: &'static Api,
-    ctx: NonNull<RedisModuleCtx>,
+    context: Context,
     argv: &'call [*mut RedisModuleString],
+}
+
+impl Deref for Call<'_> {
+    type Target = Context;
+
+    fn deref(&self) -> &Context {
+        &self.context
+    }
 }
 
 impl<'call> Call<'call> {
@@ -28,15 +32,11 @@ impl<'call> Call<'call> {
         let argv = NonNull::new(argv)?;
         let argc = usize::try_from(argc).ok()?;
         Some(Self {
-            api: api()?,
-            ctx: NonNull::new(ctx)?,
+            // SAFETY: the caller vouches for the context.
+            context: unsafe { Context::new(ctx) }?,
             // SAFETY: the caller vouches for `argc` pointers that live for `'call`.
             argv: unsafe { slice::from_raw_parts(argv.as_ptr(), argc) },
         })
-    }
-
-    pub(super) const fn ctx(&self) -> *mut RedisModuleCtx {
-        self.ctx.as_ptr()
     }
 
     /// The argument at a position, where 0 is the command's name.
@@ -56,55 +56,6 @@ impl<'call> Call<'call> {
         (first..self.argv.len()).filter_map(|position| Some((position, self.argument(position).ok()?)))
     }
 
-    /// The time of day at which the call runs.
-    pub(crate) fn now(&self) -> Now {
-        clock::now(self.api)
-    }
-
-    /// # Errors
-    ///
-    /// [`Error::ReadOnly`] on a replica, a writable one too: the server refuses writes on the others by itself.
-    pub(crate) fn only_on_a_primary(&self) -> Result<(), Error> {
-        if role::is_primary() {
-            Ok(())
-        } else {
-            Err(Error::ReadOnly)
-        }
-    }
-
-    /// Makes a string of the server's.
-    pub(crate) fn make_string(&self, bytes: &[u8]) -> Result<OwnedString, Error> {
-        OwnedString::new(self.api, bytes).ok_or(Error::Internal)
-    }
-
-    /// Publishes one of the module's own events for a key.
-    pub(crate) fn publish(&self, event: &'static CStr, key: Argument<'_>) {
-        self.notify(REDISMODULE_NOTIFY_MODULE, event, key);
-    }
-
-    /// Publishes a keyspace event of a class. Others may listen and run commands of their own: no key may be open.
-    pub(super) fn notify(&self, class: c_int, event: &'static CStr, key: Argument<'_>) {
-        // SAFETY: the context and the key are alive, and the event's name is static.
-        unsafe { (self.api.notify_keyspace_event)(self.ctx(), class, event.as_ptr(), key.raw()) };
-    }
-
-    /// Adds one to a counter key, as `INCR` does, and answers its new value. No key may be open.
-    ///
-    /// # Errors
-    ///
-    /// Those of `INCR`, memory that is full among them; the counter is then as it was.
-    pub(crate) fn increment(&self, counter: Argument<'_>) -> Result<i64, Failure> {
-        // `!` replicates and logs it, `E` has errors answered as replies, `M` heeds a full memory.
-        // SAFETY: the strings end in NUL, and `s` takes the one argument, which is alive.
-        let reply = unsafe { (self.api.call)(self.ctx(), c"INCR".as_ptr(), c"!EMs".as_ptr(), counter.raw()) };
-        let reply = CallReply::new(self.api, NonNull::new(reply).ok_or(Error::Internal)?);
-        if reply.is_error() {
-            Err(Failure::Called(reply))
-        } else {
-            Ok(reply.integer())
-        }
-    }
-
     /// Whether the server asks for the positions of the keys, and for nothing to be done.
     pub(super) fn asks_for_keys(&self) -> bool {
         // SAFETY: the context is alive.
@@ -117,38 +68,5 @@ impl<'call> Call<'call> {
             // SAFETY: the context is alive, and the position is one of its arguments.
             unsafe { (self.api.key_at_pos_with_flags)(self.ctx(), position, flags) }
         }
-    }
-
-    /// Answers the client: once, as the last step of a call.
-    pub(super) fn reply(&self, reply: &Reply<'_>) {
-        match reply {
-            Reply::Null => {
-                // SAFETY: the context is alive.
-                unsafe { (self.api.reply_with_null)(self.ctx()) };
-            }
-            Reply::Integer(integer) => self.reply_integer(*integer),
-            Reply::Grant { token, fence } => {
-                // SAFETY: the context is alive; two elements follow.
-                unsafe { (self.api.reply_with_array)(self.ctx(), 2) };
-                // SAFETY: the context and the token are alive.
-                unsafe { (self.api.reply_with_string)(self.ctx(), token.as_argument().raw()) };
-                self.reply_integer(*fence);
-            }
-        }
-    }
-
-    fn reply_integer(&self, integer: i64) {
-        // SAFETY: the context is alive.
-        unsafe { (self.api.reply_with_long_long)(self.ctx(), integer) };
-    }
-
-    /// Answers the client with an error: once, as the last step of a call.
-    pub(super) fn reply_failure(&self, failure: &Failure) {
-        match failure {
-            // SAFETY: the context is alive, and the text is static and ends in NUL.
-            Failure::Error(error) => unsafe { (self.api.reply_with_error)(self.ctx(), error.text().as_ptr()) },
-            // SAFETY: the context and the reply are alive.
-            Failure::Called(reply) => unsafe { (self.api.reply_with_call_reply)(self.ctx(), reply.raw()) },
-        };
     }
 }

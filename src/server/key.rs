@@ -8,7 +8,7 @@ use redis_module::raw::{
 
 use super::api::OK;
 use super::constant::PXAT;
-use super::{Argument, Call, module_options};
+use super::{Argument, Context, module_options};
 use crate::error::Error;
 use crate::lock::Holder;
 
@@ -27,7 +27,7 @@ pub(super) const PLAIN_COMMANDS: [&[&CStr]; 4] = [
 /// whoever watches or caches the key, replication, the command's events. They consume the key, since it has to be
 /// closed before events go out: whoever listens may run commands of his own.
 pub(crate) struct Key<'a> {
-    call: &'a Call<'a>,
+    context: &'a Context,
     name: Argument<'a>,
     /// Null where a key opened for reading does not exist.
     handle: *mut RedisModuleKey,
@@ -40,8 +40,8 @@ impl<'a> Key<'a> {
     /// # Errors
     ///
     /// [`Error::WrongType`] if it holds something other than a string.
-    pub(crate) fn open(call: &'a Call<'a>, name: Argument<'a>) -> Result<Self, Error> {
-        Self::open_in_mode(call, name, REDISMODULE_READ | REDISMODULE_WRITE)
+    pub(crate) fn open(context: &'a Context, name: Argument<'a>) -> Result<Self, Error> {
+        Self::open_in_mode(context, name, REDISMODULE_READ | REDISMODULE_WRITE)
     }
 
     /// Opens a key that is only read.
@@ -49,19 +49,19 @@ impl<'a> Key<'a> {
     /// # Errors
     ///
     /// As [`Key::open`].
-    pub(crate) fn open_to_read(call: &'a Call<'a>, name: Argument<'a>) -> Result<Self, Error> {
-        Self::open_in_mode(call, name, REDISMODULE_READ)
+    pub(crate) fn open_to_read(context: &'a Context, name: Argument<'a>) -> Result<Self, Error> {
+        Self::open_in_mode(context, name, REDISMODULE_READ)
     }
 
-    fn open_in_mode(call: &'a Call<'a>, name: Argument<'a>, mode: u32) -> Result<Self, Error> {
+    fn open_in_mode(context: &'a Context, name: Argument<'a>, mode: u32) -> Result<Self, Error> {
         let mode = c_int::try_from(mode).map_err(|_| Error::Internal)?;
         // SAFETY: the context and the name are alive for `'a`.
-        let handle = unsafe { (call.api.open_key)(call.ctx(), name.raw(), mode) };
+        let handle = unsafe { (context.api.open_key)(context.ctx(), name.raw(), mode) };
         // SAFETY: the handle is open, or null, for which the server answers that the key is empty.
-        let kind = unsafe { (call.api.key_type)(handle) };
+        let kind = unsafe { (context.api.key_type)(handle) };
         let kind = isize::try_from(kind);
         let key = Self {
-            call,
+            context,
             name,
             handle,
             exists: kind == Ok(REDISMODULE_KEYTYPE_STRING),
@@ -71,6 +71,10 @@ impl<'a> Key<'a> {
         } else {
             Err(Error::WrongType)
         }
+    }
+
+    pub(crate) const fn exists(&self) -> bool {
+        self.exists
     }
 
     /// Who holds the lock, seen by a caller with this token.
@@ -85,7 +89,7 @@ impl<'a> Key<'a> {
         let mut length = 0;
         // SAFETY: the handle is open and holds a string. The bytes stay as they are until the key is changed, which
         // consumes `self`.
-        let start = unsafe { (self.call.api.string_dma)(self.handle, &raw mut length, READ) };
+        let start = unsafe { (self.context.api.string_dma)(self.handle, &raw mut length, READ) };
         if start.is_null() {
             return Some(&[]);
         }
@@ -96,22 +100,22 @@ impl<'a> Key<'a> {
     /// The Unix time in milliseconds at which the key expires; none if it never does.
     pub(crate) fn deadline(&self) -> Option<i64> {
         // SAFETY: the handle is open.
-        let deadline = unsafe { (self.call.api.get_abs_expire)(self.handle) };
+        let deadline = unsafe { (self.context.api.get_abs_expire)(self.handle) };
         (deadline != i64::from(REDISMODULE_NO_EXPIRE)).then_some(deadline)
     }
 
     /// `SET name token PXAT deadline`.
     pub(crate) fn set(self, token: Argument<'_>, deadline: i64) -> Result<(), Error> {
-        let (call, name) = (self.call, self.name);
+        let (context, name) = (self.context, self.name);
         let pxat = PXAT.raw()?;
         // SAFETY: the handle is open for writing; the server takes a reference to the token.
-        succeeded(unsafe { (call.api.string_set)(self.handle, token.raw()) })?;
+        succeeded(unsafe { (context.api.string_set)(self.handle, token.raw()) })?;
         self.set_deadline(deadline)?;
         self.close_changed();
         // SAFETY: the names end in NUL, and the format takes three strings, which are alive, and a `long long`.
         unsafe {
-            (call.api.replicate)(
-                call.ctx(),
+            (context.api.replicate)(
+                context.ctx(),
                 c"SET".as_ptr(),
                 c"sssl".as_ptr(),
                 name.raw(),
@@ -120,37 +124,45 @@ impl<'a> Key<'a> {
                 deadline,
             )
         };
-        call.notify(REDISMODULE_NOTIFY_STRING, c"set", name);
-        call.notify(REDISMODULE_NOTIFY_GENERIC, c"expire", name);
+        context.notify(REDISMODULE_NOTIFY_STRING, c"set", name);
+        context.notify(REDISMODULE_NOTIFY_GENERIC, c"expire", name);
         Ok(())
     }
 
     /// `PEXPIREAT name deadline`.
     pub(crate) fn expire_at(self, deadline: i64) -> Result<(), Error> {
-        let (call, name) = (self.call, self.name);
+        let (context, name) = (self.context, self.name);
         self.set_deadline(deadline)?;
         self.close_changed();
         // SAFETY: the strings end in NUL, and the format takes a string and a `long long`; `name` is alive.
-        unsafe { (call.api.replicate)(call.ctx(), c"PEXPIREAT".as_ptr(), c"sl".as_ptr(), name.raw(), deadline) };
-        call.notify(REDISMODULE_NOTIFY_GENERIC, c"expire", name);
+        unsafe {
+            (context.api.replicate)(
+                context.ctx(),
+                c"PEXPIREAT".as_ptr(),
+                c"sl".as_ptr(),
+                name.raw(),
+                deadline,
+            )
+        };
+        context.notify(REDISMODULE_NOTIFY_GENERIC, c"expire", name);
         Ok(())
     }
 
     /// `DEL name`.
     pub(crate) fn delete(self) -> Result<(), Error> {
-        let (call, name) = (self.call, self.name);
+        let (context, name) = (self.context, self.name);
         // SAFETY: the handle is open for writing.
-        succeeded(unsafe { (call.api.delete_key)(self.handle) })?;
+        succeeded(unsafe { (context.api.delete_key)(self.handle) })?;
         self.close_changed();
         // SAFETY: the strings end in NUL, and the format takes a string; `name` is alive.
-        unsafe { (call.api.replicate)(call.ctx(), c"DEL".as_ptr(), c"s".as_ptr(), name.raw()) };
-        call.notify(REDISMODULE_NOTIFY_GENERIC, c"del", name);
+        unsafe { (context.api.replicate)(context.ctx(), c"DEL".as_ptr(), c"s".as_ptr(), name.raw()) };
+        context.notify(REDISMODULE_NOTIFY_GENERIC, c"del", name);
         Ok(())
     }
 
     fn set_deadline(&self, deadline: i64) -> Result<(), Error> {
         // SAFETY: the handle is open for writing, and the key exists.
-        succeeded(unsafe { (self.call.api.set_abs_expire)(self.handle, deadline) })
+        succeeded(unsafe { (self.context.api.set_abs_expire)(self.handle, deadline) })
     }
 
     /// Closes the key and signals the change to whoever watches or caches it.
@@ -159,17 +171,17 @@ impl<'a> Key<'a> {
     /// break a stranger's `WATCH`. It is told not to, except here: that is cheaper than to signal by hand, where it
     /// looks the key up anew.
     fn close_changed(self) {
-        let call = self.call;
-        module_options::signal_at_close(call.api, call.ctx(), true);
+        let context = self.context;
+        module_options::signal_at_close(context.api, context.ctx(), true);
         drop(self);
-        module_options::signal_at_close(call.api, call.ctx(), false);
+        module_options::signal_at_close(context.api, context.ctx(), false);
     }
 }
 
 impl Drop for Key<'_> {
     fn drop(&mut self) {
         // SAFETY: the handle is open, or null, which the server ignores; nobody uses it afterwards.
-        unsafe { (self.call.api.close_key)(self.handle) }
+        unsafe { (self.context.api.close_key)(self.handle) }
     }
 }
 

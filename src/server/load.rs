@@ -7,10 +7,9 @@ use super::boundary::boundary;
 use super::constant::PXAT;
 use super::key::PLAIN_COMMANDS;
 use super::string::OwnedString;
-use super::{Registration, Setting, clock, log, module_options, role};
-use crate::MODULE;
+use super::{Registration, Setting, clock, listen, log, module_options, role};
 use crate::error::Error;
-use crate::lock::Now;
+use crate::{HOOKS, MODULE};
 
 /// What the server learns of the module when it loads it.
 pub(crate) struct Module {
@@ -18,10 +17,6 @@ pub(crate) struct Module {
     pub(crate) name: &'static CStr,
     pub(crate) settings: &'static [&'static Setting],
     pub(crate) commands: &'static [Registration],
-    /// Called at the end of the load, with the settings known.
-    pub(crate) loaded: fn(Now) -> Result<(), Error>,
-    /// Called when a replica has become a primary.
-    pub(crate) promoted: fn(Now) -> Result<(), Error>,
 }
 
 /// The package's version, as `MODULE LIST` shows it: 10203 for 1.2.3.
@@ -82,11 +77,19 @@ unsafe extern "C" fn RedisModule_OnLoad(
 
 /// Where the server enters the module before it unloads it.
 ///
-/// What has been registered with the server it takes back by itself.
+/// What has been registered with the server it takes back by itself. It asks first whether clients are blocked or a
+/// timer is set; but a client that has been answered and is yet to be told counts for neither.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "the name by which the server finds it")]
 extern "C" fn RedisModule_OnUnload(_ctx: *mut RedisModuleCtx) -> c_int {
-    match boundary(|| PXAT.free()).flatten() {
+    let unloaded = boundary(|| {
+        if (HOOKS.unload)() {
+            PXAT.free()
+        } else {
+            Err(Error::Internal)
+        }
+    });
+    match unloaded.flatten() {
         Ok(()) => OK,
         Err(_) => ERR,
     }
@@ -118,7 +121,8 @@ fn load(api: &'static Api, ctx: *mut RedisModuleCtx, argc: c_int) -> Result<(), 
         return Err(c"a setting of the module has a value that it cannot have");
     }
     role::follow(api, ctx)?;
-    (MODULE.loaded)(clock::now(api)).map_err(|_| c"the system has no randomness to give")?;
+    listen::listen_for_databases(api, ctx)?;
+    (HOOKS.loaded)(clock::now(api)).map_err(|_| c"the system has no randomness to give")?;
     PXAT.make(api).map_err(|_| c"internal error")
 }
 

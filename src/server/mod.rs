@@ -5,14 +5,19 @@
 #![allow(unsafe_code, reason = "the only place where C is called and C calls in")]
 
 mod api;
+mod blocked_client;
 mod boundary;
 mod call;
 mod call_reply;
 mod clock;
+mod cluster;
 mod command;
 mod command_info;
 mod constant;
+mod context;
+mod hooks;
 mod key;
+mod listen;
 mod load;
 mod log;
 mod main_thread;
@@ -21,13 +26,19 @@ mod reply;
 mod role;
 mod setting;
 mod string;
+mod timer;
 
+pub(crate) use blocked_client::BlockedClient;
 pub(crate) use call::Call;
 pub(crate) use command::{Command, Registration};
 pub(crate) use command_info::{ArgumentKind, ArgumentSpec, CommandSpec, KeyAccess};
+pub(crate) use context::{Context, Memory};
+pub(crate) use hooks::Hooks;
 pub(crate) use key::Key;
+pub(crate) use listen::listen_for_keys;
 pub(crate) use load::Module;
 pub(crate) use main_thread::MainThread;
 pub(crate) use reply::{Failure, Reply};
 pub(crate) use setting::Setting;
 pub(crate) use string::{Argument, Text};
+pub(crate) use timer::set_timer;

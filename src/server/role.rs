@@ -6,10 +6,10 @@ use redis_module::raw::{
     REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER, RedisModuleCtx, RedisModuleEvent,
 };
 
-use super::api::{Api, OK, api};
+use super::api::{Api, OK};
 use super::boundary::boundary;
-use super::{clock, log};
-use crate::MODULE;
+use super::{Context, log};
+use crate::HOOKS;
 
 /// Kept from event to event, because asking the server collects a dozen other facts each time.
 static PRIMARY: AtomicBool = AtomicBool::new(false);
@@ -38,13 +38,20 @@ pub(super) fn follow(api: &Api, ctx: *mut RedisModuleCtx) -> Result<(), &'static
 
 /// The server calls this when it has become a primary or a replica.
 extern "C" fn changed(ctx: *mut RedisModuleCtx, _event: RedisModuleEvent, role: u64, _data: *mut c_void) {
-    let Some(api) = api() else { return };
     let primary = role == REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER;
     PRIMARY.store(primary, Ordering::Relaxed);
-    if primary {
-        let started = boundary(|| (MODULE.promoted)(clock::now(api))).flatten();
-        if started.is_err() {
-            log::warning(ctx, c"the fence clock could not be set ahead after the promotion");
+    // SAFETY: the context lives until this function returns.
+    let Some(context) = (unsafe { Context::new(ctx) }) else {
+        return;
+    };
+    let done = boundary(|| {
+        if primary {
+            (HOOKS.promoted)(context.now())
+        } else {
+            (HOOKS.demoted)(&context)
         }
+    });
+    if done.flatten().is_err() {
+        log::warning(ctx, c"the module could not follow the change of role");
     }
 }

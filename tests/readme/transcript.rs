@@ -1,47 +1,59 @@
-//! A session with `redis-cli` as README.md shows it, run again.
+//! Sessions with `redis-cli` as README.md shows them, run again.
 //!
-//! A reply must be what README.md says, byte for byte, but for three things that no two runs have in common:
+//! A reply must be what README.md says, byte for byte, but for four things that no two runs have in common:
 //!
-//! - A number of 16 digits is a fence. It stands for any such number, and within a transcript each is greater than the
-//!   one before.
+//! - A number of 16 digits is a fence. It stands for any such number, and each is greater than the one before.
 //! - A UUID stands for any random (version 4) one.
 //! - The reply to `PTTL` stands for any number up to it, rounded up to a second, and down to `DEADLINE` less.
+//! - `(2.47s)` is how long a reply took. redis-cli prints it after half a second, and it stands for any time or none.
 //!
 //! The first two, where they come again in the same transcript, are what they were before.
+//!
+//! A transcript that ends with a command, without a reply, leaves it waiting, as in a second terminal. What that one
+//! prints in the end is a transcript without a command.
 
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
-use crate::support::DEADLINE;
+use crate::support::{DEADLINE, Server, blocked_clients, eventually};
 
 const PROMPT: &str = "127.0.0.1:6379> ";
 
-/// Runs a transcript line by line against a server, and fails at the first reply that is another.
-pub(crate) fn run(transcript: &str, port: u16) {
-    let mut known = Known::default();
-    let mut lines = transcript.lines().peekable();
-    while let Some(line) = lines.next() {
-        let command = line.strip_prefix(PROMPT).expect("a prompt");
-        let mut expected = Vec::new();
-        while let Some(line) = lines.next_if(|line| !line.starts_with(PROMPT)) {
-            expected.push(line);
+/// Runs the transcripts line by line against a server, and fails at the first reply that is another.
+///
+/// One server for all of them, as for a reader who types them one after the other.
+pub(crate) fn run(transcripts: &[String], server: &Server) {
+    let mut waiting: Option<Child> = None;
+    for transcript in transcripts {
+        let mut known = Known::default();
+        let mut lines = transcript.lines().peekable();
+        if !transcript.starts_with(PROMPT) {
+            let cli = waiting.take().expect("somebody who waits");
+            known.assert_reply(&lines.by_ref().collect::<Vec<_>>(), &printed(cli));
         }
-        let command = known.replace(command);
-        let reply = redis_cli(&command, port);
-        let replied: Vec<&str> = reply.lines().collect();
-        assert_eq!(replied.len(), expected.len(), "{command}\n{reply}");
-        for (expected, replied) in expected.into_iter().zip(replied) {
-            if command.starts_with("PTTL ") {
-                assert_time_left(expected, replied);
+        while let Some(line) = lines.next() {
+            let command = known.replace(line.strip_prefix(PROMPT).expect("a prompt"));
+            let mut expected = Vec::new();
+            while let Some(line) = lines.next_if(|line| !line.starts_with(PROMPT)) {
+                expected.push(line);
+            }
+            let cli = redis_cli(&command, server.port());
+            if expected.is_empty() {
+                let mut client = server.client();
+                eventually(&format!("it waits: {command}"), || blocked_clients(&mut client) == 1);
+                assert!(waiting.replace(cli).is_none(), "one at a time waits");
+            } else if command.starts_with("PTTL ") {
+                assert_time_left(expected[0], printed(cli).trim_end());
             } else {
-                known.assert_same(expected, replied);
+                known.assert_reply(&expected, &printed(cli));
             }
         }
     }
+    assert!(waiting.is_none(), "what the one who waits is answered is not shown");
 }
 
-/// What `redis-cli` prints to a person who types the line.
-fn redis_cli(line: &str, port: u16) -> String {
+/// `redis-cli`, as a person runs it who types the line.
+fn redis_cli(line: &str, port: u16) -> Child {
     let mut cli = Command::new("redis-cli")
         .args(["-h", "127.0.0.1", "-p", &port.to_string(), "--no-raw"])
         .stdin(Stdio::piped())
@@ -50,9 +62,20 @@ fn redis_cli(line: &str, port: u16) -> String {
         .expect("redis-cli runs");
     // Closed at once, so that redis-cli ends after this line.
     writeln!(cli.stdin.take().unwrap(), "{line}").unwrap();
+    cli
+}
+
+/// What it prints until it ends.
+fn printed(cli: Child) -> String {
     let output = cli.wait_with_output().unwrap();
-    assert!(output.status.success(), "{line}: {output:?}");
+    assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// Whether redis-cli says with this line how long a reply took.
+fn is_a_time(line: &str) -> bool {
+    let seconds = line.strip_prefix('(').and_then(|line| line.strip_suffix("s)"));
+    seconds.is_some_and(|seconds| seconds.parse::<f64>().is_ok())
 }
 
 fn assert_time_left(expected: &str, replied: &str) {
@@ -75,6 +98,16 @@ impl Known {
         self.words.iter().fold(command.to_owned(), |command, (written, real)| {
             command.replace(written, real)
         })
+    }
+
+    #[track_caller]
+    fn assert_reply(&mut self, expected: &[&str], reply: &str) {
+        let expected: Vec<&str> = expected.iter().copied().filter(|line| !is_a_time(line)).collect();
+        let replied: Vec<&str> = reply.lines().filter(|line| !is_a_time(line)).collect();
+        assert_eq!(replied.len(), expected.len(), "{reply} is not {expected:?}");
+        for (expected, replied) in expected.into_iter().zip(replied) {
+            self.assert_same(expected, replied);
+        }
     }
 
     #[track_caller]

@@ -1,4 +1,4 @@
-"""The snippets for redis-py in README.md."""
+"""The snippets for redis-py in README.md, and what it says there of waiting."""
 
 import re
 import sys
@@ -6,7 +6,8 @@ import uuid
 
 import redis
 
-commands, library = re.findall(r"```python\n(.*?)```", open("README.md").read(), re.DOTALL)
+readme = open("README.md").read()
+commands, library = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
 r = redis.Redis(unix_socket_path=sys.argv[1], decode_responses=True)
 
 
@@ -32,3 +33,26 @@ r.execute_command("LOCK.RELEASE", "invoice:7", "another")
 
 assert run(library)["fence"] > mine["fence"]
 assert r.exists("invoice:7") == 0
+
+
+def wait(client):
+    """Longer than the client has patience by default."""
+    return client.execute_command("LOCK.ACQUIRE", "invoice:7", token, 30000, "BLOCK", 5500)
+
+
+patience, repeats, option = re.search(
+    r"\| redis-py 8\.1 \| (\d+) s, and repeats (\w+) times \| `redis\.Redis\((.*?)\)` \|", readme
+).groups()
+assert redis.Redis().get_connection_kwargs()["socket_timeout"] == int(patience)
+assert (r.get_retry().get_retries(), repeats) == (10, "ten")
+r.execute_command("LOCK.ACQUIRE", "invoice:7", "another", 60000)
+patient = eval(f"redis.Redis(unix_socket_path=sys.argv[1], {option})")
+assert wait(patient) is None
+impatient = redis.Redis(unix_socket_path=sys.argv[1], retry=None)
+try:
+    wait(impatient)
+except redis.TimeoutError:
+    pass
+else:
+    raise AssertionError("redis-py waited")
+r.execute_command("LOCK.RELEASE", "invoice:7", "another")

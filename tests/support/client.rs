@@ -71,10 +71,14 @@ impl Client {
     /// The next reply or message.
     #[track_caller]
     pub(crate) fn receive(&mut self) -> Value {
-        match self.connection.recv_response() {
+        match self.try_receive() {
             Ok(reply) => reply,
             Err(error) => panic!("no reply: {error}"),
         }
+    }
+
+    pub(super) fn try_receive(&mut self) -> RedisResult<Value> {
+        self.connection.recv_response()
     }
 
     /// The push messages (RESP3) that came since the last call. One that the server sent before

@@ -13,6 +13,9 @@ pub(crate) mod error {
     pub(crate) const OVERFLOW: &str = "ERR increment or decrement would overflow";
     pub(crate) const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
+    pub(crate) const TIMEOUT: &str = "ERR timeout is not an integer or out of range";
+    pub(crate) const NEGATIVE_TIMEOUT: &str = "ERR timeout is negative";
+
     /// Which of them a command may answer.
     pub(crate) fn of(command: &[u8]) -> &'static [&'static str] {
         match command {
@@ -21,6 +24,8 @@ pub(crate) mod error {
                 TOKEN,
                 NOT_AN_INTEGER,
                 ACQUIRE_TTL,
+                TIMEOUT,
+                NEGATIVE_TIMEOUT,
                 COUNTER,
                 OVERFLOW,
                 WRONG_TYPE,

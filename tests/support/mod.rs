@@ -20,6 +20,7 @@ mod port;
 mod reply;
 mod server;
 mod stream;
+mod waiter;
 mod wire;
 
 use std::thread::sleep;
@@ -35,6 +36,7 @@ pub(crate) use redis::Value;
 pub(crate) use reply::{acquired, array, assert_acquired, assert_error, bulk, error_text, fence, int, nil, okay};
 pub(crate) use server::{Kind, Server};
 pub(crate) use stream::{Stream, append_only_file};
+pub(crate) use waiter::{Waiter, blocked_clients, settle};
 pub(crate) use wire::Wire;
 
 /// How long anything may take before a test gives up: far more than any promise, so that a busy

@@ -1,0 +1,379 @@
+//! From a lock that has become free to its next holder: the only place that passes a lock on.
+//!
+//! A lock that its holder releases passes on at once, inside the release. However else one becomes free (it expires,
+//! its key is deleted, evicted, renamed, flushed, its new holder is gone before it has heard), it is looked at a moment
+//! later, from a timer: never from inside the event that tells of it, where writing is not allowed, and only while the
+//! server may write.
+
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::event;
+use crate::lock::{Grant, Grants, Holder, LockName, WaitQueues, Waiter};
+use crate::server::{
+    Argument, BlockedClient, Call, Context, Failure, Key, MainThread, Memory, Reply, Text, listen_for_keys, set_timer,
+};
+use crate::settings::MAX_WAITERS;
+use crate::state;
+
+/// How many locks are looked at before the server gets to serve its clients.
+const BATCH: usize = 256;
+
+/// After how many milliseconds it is seen whether the server, which holds writes back, has gone on to write.
+const PAUSE: i64 = 20;
+
+/// After how many milliseconds a lock is looked at again for which the server refused the write.
+const RETRY: i64 = 100;
+
+/// The longest time in milliseconds for which a lock with waiters is not looked at. Events tell of all that clients do;
+/// but a module may delete a key and say nothing, and a slot may move to another node.
+const LONGEST_LOOK: i64 = 500;
+
+static WAITING: MainThread<Option<Waiting>> = MainThread::new(None);
+
+struct Waiting {
+    queues: WaitQueues<BlockedClient>,
+    grants: Grants<BlockedClient>,
+    /// The module passes a lock on: the events that come of it are its own.
+    granting: bool,
+}
+
+impl Waiting {
+    fn is_idle(&self) -> bool {
+        self.queues.is_empty() && !self.grants.has_abandoned()
+    }
+}
+
+/// Works on what is kept of those who wait. The closure must not call anything that may
+/// lead back here.
+fn waiting<R>(work: impl FnOnce(&mut Waiting) -> R) -> Result<R, Error> {
+    WAITING.with(|waiting| {
+        let new = || Waiting {
+            queues: WaitQueues::new(),
+            grants: Grants::new(),
+            granting: false,
+        };
+        work(waiting.get_or_insert_with(new))
+    })
+}
+
+/// The name of a lock in the database of an entry.
+fn name(context: &Context, key: Argument<'_>) -> LockName {
+    LockName {
+        database: context.database(),
+        key: Arc::from(key.as_ref()),
+    }
+}
+
+/// Whether somebody waits for a lock.
+pub(crate) fn has_waiters(context: &Context, key: Argument<'_>) -> Result<bool, Error> {
+    // Nobody waits at all, as a rule.
+    waiting(|waiting| !waiting.queues.is_empty() && waiting.queues.has_waiters(context.database(), key.as_ref()))
+}
+
+/// Has the client of a call wait for a lock that is not to be had now. `held_until` is its deadline, if somebody holds
+/// it.
+///
+/// # Errors
+///
+/// [`Error::TooManyWaiters`] where there is no place for one more; nothing has changed then.
+pub(crate) fn wait<'call>(
+    call: &'call Call<'call>,
+    key: Argument<'_>,
+    waiter: Waiter,
+    held_until: Option<i64>,
+) -> Result<Reply<'call>, Error> {
+    let lock = name(call, key);
+    let most = usize::try_from(MAX_WAITERS.get()).unwrap_or(usize::MAX);
+    let is_full = waiting(|waiting| {
+        let replaces = waiting.queues.has_token(lock.database, &lock.key, &waiter.token);
+        most > 0 && waiting.queues.len() >= most && !replaces
+    })?;
+    if is_full {
+        return Err(Error::TooManyWaiters);
+    }
+    listen_for_keys(call)?;
+    let Some(client) = BlockedClient::block(call) else {
+        call.publish(event::REFUSE, key);
+        return Ok(Reply::Null);
+    };
+    let now = call.now().milliseconds();
+    let displaced = waiting(|waiting| {
+        let displaced = waiting.queues.join(lock.clone(), client, waiter, now);
+        waiting.queues.look_by(&lock, next_look(now, held_until));
+        displaced
+    })?;
+    if let Some(displaced) = displaced {
+        displaced.answer(Ok(Reply::Null));
+        call.publish(event::REFUSE, key);
+    }
+    // Whatever becomes of the timer, the client is blocked, and is answered later.
+    Ok(set_next_timer(call).map_or(Reply::Later, |()| Reply::Later))
+}
+
+/// Passes a lock on whose holder has just given it back: to the first who waits, or else it is free.
+pub(crate) fn release(context: &Context, key: Argument<'_>) -> Result<(), Error> {
+    context.publish(event::RELEASE, key);
+    let lock = name(context, key);
+    pass_on(context, key, &lock)?;
+    set_next_timer(context)
+}
+
+/// Gives a lock to the first who waits; it is free where nobody does, or nobody can have it.
+fn pass_on(context: &Context, key: Argument<'_>, lock: &LockName) -> Result<(), Error> {
+    let passed = give_to_next(context, key, lock);
+    if passed == Ok(true) {
+        return Ok(());
+    }
+    let key = Key::open(context, key)?;
+    if key.exists() {
+        key.delete()?;
+    }
+    if passed.is_err() {
+        let retry = context.now().milliseconds().saturating_add(RETRY);
+        waiting(|waiting| waiting.queues.look_at(lock, Some(retry)))?;
+    }
+    Ok(())
+}
+
+/// Gives a lock to the first who waits. One whose counter cannot be raised gets the error, and the next one the lock.
+///
+/// Whether somebody has it now. If not, the key may hold the token of one who got an error.
+///
+/// # Errors
+///
+/// If the server does not write; everybody goes on waiting then.
+fn give_to_next(context: &Context, key: Argument<'_>, lock: &LockName) -> Result<bool, Error> {
+    while let Some((client, waiter)) = waiting(|waiting| {
+        waiting
+            .queues
+            .first(lock)
+            .map(|(client, waiter)| (client, waiter.clone()))
+    })? {
+        let now = context.now();
+        let Ok(deadline) = waiter.ttl.deadline(now) else {
+            waiting(|waiting| waiting.queues.leave(client))?;
+            client.answer(Err(Error::InvalidExpireInAcquire.into()));
+            continue;
+        };
+        let token = context.make_string(&waiter.token)?;
+        waiting(|waiting| waiting.granting = true)?;
+        let granted = context.grant(key, token.as_argument(), deadline);
+        waiting(|waiting| waiting.granting = false)?;
+        granted?;
+        let fence = match &waiter.counter {
+            None => state::next_fence(now, 0).map_err(Failure::from),
+            Some(counter) => {
+                let counter = context.make_string(counter)?;
+                context.increment(counter.as_argument(), Memory::Ignored)
+            }
+        };
+        waiting(|waiting| waiting.queues.leave(client))?;
+        match fence {
+            Err(failure) => client.answer(Err(failure)),
+            Ok(fence) => {
+                waiting(|waiting| {
+                    waiting.grants.add(
+                        client,
+                        Grant {
+                            lock: lock.clone(),
+                            token: waiter.token,
+                        },
+                    );
+                    waiting
+                        .queues
+                        .look_at(lock, Some(next_look(now.milliseconds(), Some(deadline))));
+                })?;
+                context.publish(event::ACQUIRE, key);
+                client.answer(Ok(Reply::Grant {
+                    token: Text::Made(token),
+                    fence,
+                }));
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Whoever holds a lock has used it: it knows that it holds it.
+pub(crate) fn known(context: &Context, key: Argument<'_>, token: Argument<'_>) -> Result<(), Error> {
+    waiting(|waiting| {
+        // As a rule, there are none.
+        if !waiting.grants.is_empty() {
+            waiting.grants.known(context.database(), key.as_ref(), token.as_ref());
+        }
+    })
+}
+
+/// Does what is due: looks at locks that may have become free, passes on what the dead were given, and sends away those
+/// whose time is up. In this order: when a grant and a timeout are both due, the grant is served.
+pub(crate) fn due(context: &Context) -> Result<(), Error> {
+    let now = context.now().milliseconds();
+    let may_write = context.may_write();
+    let mut left = BATCH;
+    while may_write
+        && left > 0
+        && let Some(lock) = waiting(|waiting| waiting.queues.due_look(now))?
+    {
+        left = left.saturating_sub(1);
+        // Where it fails, the lock is looked at again; the others must not wait for that.
+        let _ = look(context, &lock);
+    }
+    while may_write && let Some(grant) = waiting(|waiting| waiting.grants.next_abandoned())? {
+        let _ = take_back(context, &grant);
+    }
+    while left > 0
+        && let Some((client, lock)) = waiting(|waiting| waiting.queues.due_timeout(now))?
+    {
+        left = left.saturating_sub(1);
+        context.select(lock.database)?;
+        client.answer(Ok(Reply::Null));
+        context.publish(event::REFUSE, context.make_string(&lock.key)?.as_argument());
+    }
+    if may_write {
+        return set_next_timer(context);
+    }
+    let again = waiting(|waiting| {
+        let pause = now.saturating_add(PAUSE);
+        let next = waiting
+            .queues
+            .next_timeout()
+            .map_or(pause, |timeout| timeout.min(pause));
+        (!waiting.is_idle()).then_some(next)
+    })?;
+    set_timer(context, again)
+}
+
+/// Looks at a lock, and passes it on if it is free.
+fn look(context: &Context, lock: &LockName) -> Result<(), Error> {
+    let now = context.now().milliseconds();
+    // Unless more is known below.
+    waiting(|waiting| waiting.queues.look_at(lock, Some(now.saturating_add(RETRY))))?;
+    context.select(lock.database)?;
+    let key = context.make_string(&lock.key)?;
+    if let Some(moved) = context.moved(key.as_argument()) {
+        while let Some(client) = waiting(|waiting| waiting.queues.first(lock).map(|(client, _)| client))? {
+            waiting(|waiting| waiting.queues.leave(client))?;
+            client.answer(Err(Failure::Text(moved.clone())));
+        }
+        return Ok(());
+    }
+    let held_until = match Key::open(context, key.as_argument()) {
+        Ok(open) if open.exists() => open.deadline(),
+        Ok(open) => {
+            drop(open);
+            return pass_on(context, key.as_argument(), lock);
+        }
+        // Not a lock, but in the way of one.
+        Err(_) => None,
+    };
+    waiting(|waiting| waiting.queues.look_at(lock, Some(next_look(now, held_until))))
+}
+
+/// When to look at a lock that is held until a deadline: a millisecond after it, when the server finds the key expired.
+fn next_look(now: i64, held_until: Option<i64>) -> i64 {
+    let longest = now.saturating_add(LONGEST_LOOK);
+    held_until.map_or(longest, |deadline| deadline.saturating_add(1).min(longest))
+}
+
+/// Passes a lock on that was given to one who did not live to hear of it.
+fn take_back(context: &Context, grant: &Grant) -> Result<(), Error> {
+    context.select(grant.lock.database)?;
+    let key = context.make_string(&grant.lock.key)?;
+    let token = context.make_string(&grant.token)?;
+    let open = Key::open(context, key.as_argument());
+    if open.is_ok_and(|open| open.holder(token.as_argument()) == Holder::Caller) {
+        release(context, key.as_argument())?;
+    }
+    Ok(())
+}
+
+fn set_next_timer(context: &Context) -> Result<(), Error> {
+    let due = waiting(|waiting| {
+        if waiting.grants.has_abandoned() {
+            Some(0)
+        } else {
+            waiting.queues.next_due()
+        }
+    })?;
+    set_timer(context, due)
+}
+
+/// A key has gone or changed its deadline.
+pub(crate) fn key_changed(context: &Context, key: Argument<'_>) -> Result<(), Error> {
+    if waiting(|waiting| waiting.granting)? || !has_waiters(context, key)? {
+        return Ok(());
+    }
+    let (lock, now) = (name(context, key), context.now().milliseconds());
+    waiting(|waiting| waiting.queues.look_at(&lock, Some(now)))?;
+    set_next_timer(context)
+}
+
+/// The keys of a database, or of all, have gone or changed.
+pub(crate) fn database_changed(context: &Context, database: Option<i32>) -> Result<(), Error> {
+    let now = context.now().milliseconds();
+    waiting(|waiting| {
+        for database in database.map_or_else(|| waiting.queues.databases(), |database| vec![database]) {
+            waiting.queues.look_at_all(database, now);
+        }
+    })?;
+    set_next_timer(context)
+}
+
+/// The client of a grant gets its reply.
+pub(crate) fn answered(client: BlockedClient) -> Result<(), Error> {
+    waiting(|waiting| waiting.grants.delivered(client))
+}
+
+/// `CLIENT UNBLOCK … TIMEOUT`: the client is answered as if its time were up. Whether it has been waiting.
+pub(crate) fn unblocked(context: &Context, client: BlockedClient) -> Result<bool, Error> {
+    let Some((lock, _)) = waiting(|waiting| waiting.queues.leave(client))? else {
+        return Ok(false);
+    };
+    if let Ok(key) = context.make_string(&lock.key) {
+        context.publish(event::REFUSE, key.as_argument());
+    }
+    // As in `wait`: the client has left its queue, and has to be let go.
+    Ok(set_next_timer(context).map_or(true, |()| true))
+}
+
+/// The client has gone. Whether it has been waiting; if not, it was given a lock and has not heard of it.
+pub(crate) fn gone(context: &Context, client: BlockedClient) -> Result<bool, Error> {
+    let now = context.now().milliseconds();
+    let was_waiting = waiting(|waiting| {
+        let left = waiting.queues.lose(client, now);
+        if !left {
+            waiting.grants.lost(client);
+        }
+        left
+    })?;
+    // As in `wait`.
+    Ok(set_next_timer(context).map_or(was_waiting, |()| was_waiting))
+}
+
+/// The server has become a replica, which grants nothing. It sends its blocked clients away by itself, before it says
+/// so; Valkey 9.1 does not, after `CLUSTER FAILOVER`.
+pub(crate) fn demoted(context: &Context) -> Result<(), Error> {
+    let left = waiting(|waiting| {
+        waiting.grants.clear();
+        waiting.queues.clear()
+    })?;
+    for client in left {
+        client.answer(Err(Error::Unblocked.into()));
+    }
+    set_next_timer(context)
+}
+
+/// Whether nobody waits, so that nothing would call into a module that is gone. What is kept is freed then: the server
+/// takes a module's variables away without asking what they own.
+pub(crate) fn end() -> bool {
+    let end = WAITING.with(|waiting| {
+        let is_idle = waiting.as_ref().is_none_or(Waiting::is_idle);
+        if is_idle {
+            *waiting = None;
+        }
+        is_idle
+    });
+    end.unwrap_or(false)
+}

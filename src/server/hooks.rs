@@ -1,0 +1,27 @@
+use super::{Argument, BlockedClient, Context};
+use crate::error::Error;
+use crate::lock::Now;
+
+/// What the module does when something happens in the server that is not a command of its own.
+pub(crate) struct Hooks {
+    /// The module has been loaded, and its settings are known.
+    pub(crate) loaded: fn(Now) -> Result<(), Error>,
+    /// The module is to be unloaded. Whether it may be; it keeps nothing then.
+    pub(crate) unload: fn() -> bool,
+    /// The server, until now a replica, has become a primary.
+    pub(crate) promoted: fn(Now) -> Result<(), Error>,
+    /// The server, until now a primary, has become a replica.
+    pub(crate) demoted: fn(&Context) -> Result<(), Error>,
+    /// A key has gone or changed its deadline.
+    pub(crate) key_changed: fn(&Context, Argument<'_>) -> Result<(), Error>,
+    /// The keys of a database, or of all, have gone or changed.
+    pub(crate) database_changed: fn(&Context, Option<i32>) -> Result<(), Error>,
+    /// The time has come that was set with [`super::set_timer`].
+    pub(crate) due: fn(&Context) -> Result<(), Error>,
+    /// A blocked client gets its answer.
+    pub(crate) answered: fn(BlockedClient) -> Result<(), Error>,
+    /// A blocked client is to be let go as if its time were up. Whether it has been waiting.
+    pub(crate) unblocked: fn(&Context, BlockedClient) -> Result<bool, Error>,
+    /// A blocked client has gone, without its answer. Whether it has been waiting.
+    pub(crate) gone: fn(&Context, BlockedClient) -> Result<bool, Error>,
+}
