@@ -186,6 +186,10 @@ impl<I: Copy + Ord + Hash> WaitQueues<I> {
                 self.kept.remove(&asker);
             }
         }
+        if self.kept.is_empty() {
+            self.kept.shrink_to_fit();
+            self.kept_until.shrink_to_fit();
+        }
     }
 
     fn take_place(&mut self, id: I) -> Option<Place> {
