@@ -68,12 +68,14 @@ fn hostile() -> Vec<Vec<u8>> {
 }
 
 /// Calls that reach every step of every command; `job` is held by `me`, `list` is a list, `full` cannot be counted.
-const CALLS: [&[&str]; 11] = [
+const CALLS: [&[&str]; 12] = [
     &["LOCK.ACQUIRE", "free", "me", "60000"],
     &["LOCK.ACQUIRE", "job", "me", "60000"],
     &["LOCK.ACQUIRE", "job", "me", "60000", "x"],
     &["LOCK.ACQUIRE", "job", "me", "60000", "COUNTER", "count"],
     &["LOCK.ACQUIRE", "free", "me", "60000", "COUNTER", "full"],
+    // With another token it waits, as briefly as can be.
+    &["LOCK.ACQUIRE", "job", "me", "60000", "BLOCK", "1"],
     &["LOCK.RELEASE", "released", "me"],
     &["LOCK.EXTEND", "job", "me", "60000"],
     &["LOCK.FENCE", "job", "me"],

@@ -68,7 +68,7 @@ fn every_command_has_its_flags_and_complete_key_specifications() {
 }
 
 /// Calls, with the keys in them and what happens to these.
-const CALLS: [(&str, &[&str]); 19] = [
+const CALLS: [(&str, &[&str]); 23] = [
     ("LOCK.ACQUIRE k t 1", &["k RW update"]),
     ("lock.acquire k t 1 COUNTER c", &["k RW update", "c RW access update"]),
     ("LOCK.ACQUIRE k t 1 cOuNtEr c", &["k RW update", "c RW access update"]),
@@ -83,6 +83,10 @@ const CALLS: [(&str, &[&str]); 19] = [
         "LOCK.ACQUIRE k COUNTER 1 COUNTER c",
         &["k RW update", "c RW access update"],
     ),
+    ("LOCK.ACQUIRE k t 1 BLOCK 0", &["k RW update"]),
+    ("LOCK.ACQUIRE k t 1 BLOCK 0 COUNTER c", &["k RW update", "c RW access update"]),
+    ("LOCK.ACQUIRE k t 1 COUNTER c BLOCK 0", &["k RW update", "c RW access update"]),
+    ("LOCK.ACQUIRE k t 1 COUNTER BLOCK BLOCK 0", &["k RW update", "BLOCK RW access update"]),
     // Without the counter's name there is no counter.
     ("LOCK.ACQUIRE k t 1 COUNTER", &["k RW update"]),
     ("LOCK.RELEASE k t", &["k RW delete"]),
@@ -117,6 +121,38 @@ fn the_server_tells_the_keys_of_a_call() {
         assert_eq!(found.iter().map(words).collect::<Vec<_>>(), keys, "{call}");
         let names = keys.iter().map(|key| bulk(key.split(' ').next().unwrap()));
         assert_eq!(client.call(&ask("GETKEYS")), array(names), "{call}");
+    }
+}
+
+#[test]
+fn each_key_in_the_documentation_has_its_key_specification() {
+    let server = Server::start();
+    let mut client = server.client();
+    for (name, keys) in [
+        ("LOCK.ACQUIRE", &["key 0", "counter-key 1"][..]),
+        ("LOCK.RELEASE", &["key 0"]),
+        ("LOCK.EXTEND", &["key 0"]),
+        ("LOCK.FENCE", &["key 0", "counter-key 1"]),
+    ] {
+        let docs = call!(client, "COMMAND", "DOCS", name);
+        let mut found = Vec::new();
+        collect_keys(&docs, &mut found);
+        assert_eq!(found, keys, "{name}");
+    }
+}
+
+/// The name of each argument that is a key, with the index of its key specification; in RESP2, where a map is an array.
+fn collect_keys(docs: &Value, found: &mut Vec<String>) {
+    let Value::Array(items) = docs else { return };
+    let field = |name: &str| {
+        let place = items.iter().position(|item| *item == bulk(name))?;
+        items.get(place + 1)
+    };
+    if let (Some(name), Some(index)) = (field("name"), field("key_spec_index")) {
+        found.push(words(&array([name.clone(), index.clone()])));
+    }
+    for item in items {
+        collect_keys(item, found);
     }
 }
 

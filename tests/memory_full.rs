@@ -41,6 +41,7 @@ fn no_lock_is_taken_not_even_again_by_its_holder() {
         cmd!("LOCK.ACQUIRE", "job", "me", 1),
         cmd!("LOCK.ACQUIRE", "job", "me", 900_000, "COUNTER", "count"),
         cmd!("LOCK.ACQUIRE", "job", "other", 60_000),
+        cmd!("LOCK.ACQUIRE", "job", "other", 60_000, "BLOCK", 0),
     ] {
         assert_error(&client.call(&acquire), OOM);
     }

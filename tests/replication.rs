@@ -394,6 +394,7 @@ fn calls() -> Vec<redis::Cmd> {
         cmd!("LOCK.ACQUIRE", "job", "other", 60_000),
         cmd!("LOCK.ACQUIRE", "job", "me", 900_000),
         cmd!("LOCK.ACQUIRE", "free", "me", 60_000, "COUNTER", "count"),
+        cmd!("LOCK.ACQUIRE", "job", "other", 60_000, "BLOCK", 0),
         cmd!("LOCK.RELEASE", "job", "me"),
         cmd!("LOCK.RELEASE", "job", "other"),
         cmd!("LOCK.EXTEND", "job", "me", 900_000),
