@@ -192,7 +192,8 @@ impl Run {
                 };
                 let value = match option {
                     "COUNTER" if self.random.random_bool(0.3) => FULL.as_bytes().to_vec(),
-                    "COUNTER" => self.pick(&KEYS).as_bytes().to_vec(),
+                    "BLOCK" if self.random.random_bool(0.8) => self.number(now),
+                    "COUNTER" | "BLOCK" => self.pick(&KEYS).as_bytes().to_vec(),
                     _ => self.number(now),
                 };
                 call.extend([option.as_bytes().to_vec(), value]);
@@ -336,16 +337,21 @@ fn command(call: &[Vec<u8>]) -> Cmd {
     command
 }
 
-/// Nobody but the caller would end a wait. So there is none for ever, nor a long one.
+/// Nobody but the caller would end a wait. So there is none for ever, nor a long one, unless it is too long for any clock.
 fn shorten_waits(call: &mut [Vec<u8>]) {
     for place in 1..call.len() {
-        let timeout: Option<i64> = str::from_utf8(&call[place]).ok().and_then(|text| text.parse().ok());
-        if call[place - 1].eq_ignore_ascii_case(b"BLOCK") && timeout.is_some_and(|timeout| timeout == 0 || timeout > 1)
-        {
-            call[place] = b"1".to_vec();
+        if call[place - 1].eq_ignore_ascii_case(b"BLOCK") {
+            let timeout: Option<i64> = str::from_utf8(&call[place]).ok().and_then(|text| text.parse().ok());
+            call[place] = match timeout {
+                Some(LONG_WAIT..) => i64::MAX.to_string().into_bytes(),
+                Some(0..) => b"1".to_vec(),
+                _ => continue,
+            };
         }
     }
 }
+
+const LONG_WAIT: i64 = i64::MAX / 2;
 
 fn arity_error(call: &[Vec<u8>]) -> Option<String> {
     let name = call[0].to_ascii_uppercase();
@@ -415,6 +421,9 @@ impl Run {
             let timeout = integer(timeout).ok_or(error::TIMEOUT)?;
             if timeout < 0 {
                 return Err(error::NEGATIVE_TIMEOUT);
+            }
+            if timeout > LONG_WAIT {
+                return Err(error::LATE_TIMEOUT);
             }
         }
         if counter == Some(&call[1]) {

@@ -84,9 +84,18 @@ const CALLS: [(&str, &[&str]); 23] = [
         &["k RW update", "c RW access update"],
     ),
     ("LOCK.ACQUIRE k t 1 BLOCK 0", &["k RW update"]),
-    ("LOCK.ACQUIRE k t 1 BLOCK 0 COUNTER c", &["k RW update", "c RW access update"]),
-    ("LOCK.ACQUIRE k t 1 COUNTER c BLOCK 0", &["k RW update", "c RW access update"]),
-    ("LOCK.ACQUIRE k t 1 COUNTER BLOCK BLOCK 0", &["k RW update", "BLOCK RW access update"]),
+    (
+        "LOCK.ACQUIRE k t 1 BLOCK 0 COUNTER c",
+        &["k RW update", "c RW access update"],
+    ),
+    (
+        "LOCK.ACQUIRE k t 1 COUNTER c BLOCK 0",
+        &["k RW update", "c RW access update"],
+    ),
+    (
+        "LOCK.ACQUIRE k t 1 COUNTER BLOCK BLOCK 0",
+        &["k RW update", "BLOCK RW access update"],
+    ),
     // Without the counter's name there is no counter.
     ("LOCK.ACQUIRE k t 1 COUNTER", &["k RW update"]),
     ("LOCK.RELEASE k t", &["k RW delete"]),

@@ -12,9 +12,9 @@ pub(crate) mod error {
     pub(crate) const TOO_FAR: &str = "ERR fence is too far ahead of the clock";
     pub(crate) const OVERFLOW: &str = "ERR increment or decrement would overflow";
     pub(crate) const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
-
     pub(crate) const TIMEOUT: &str = "ERR timeout is not an integer or out of range";
     pub(crate) const NEGATIVE_TIMEOUT: &str = "ERR timeout is negative";
+    pub(crate) const LATE_TIMEOUT: &str = "ERR timeout is out of range";
 
     /// Which of them a command may answer.
     pub(crate) fn of(command: &[u8]) -> &'static [&'static str] {
@@ -26,6 +26,7 @@ pub(crate) mod error {
                 ACQUIRE_TTL,
                 TIMEOUT,
                 NEGATIVE_TIMEOUT,
+                LATE_TIMEOUT,
                 COUNTER,
                 OVERFLOW,
                 WRONG_TYPE,
