@@ -424,6 +424,21 @@ fn a_server_that_becomes_a_replica_sends_its_waiters_away() {
 }
 
 #[test]
+fn a_server_that_becomes_a_replica_forgets_the_locks_of_the_dead() {
+    let primary = Server::start();
+    let server = server();
+    let mut client = server.client();
+    let first = server.waiter("job", "first");
+    let demote = cmd!("REPLICAOF", "127.0.0.1", primary.port());
+    let replies = release_and_kill(&mut client, &[&first], &[demote]);
+    assert_eq!(replies, [int(1), int(1), okay()]);
+    server.await_link();
+    eventually("the module is unloaded", || {
+        call!(client, "MODULE", "UNLOAD", "lock") == okay()
+    });
+}
+
+#[test]
 fn a_server_with_waiters_shuts_down() {
     for how in [&["NOSAVE"][..], &["SAVE"]] {
         let mut server = server();
