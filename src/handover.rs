@@ -121,17 +121,13 @@ pub(crate) fn release(context: &Context, key: Argument<'_>) -> Result<(), Error>
 
 /// Gives a lock to the first who waits; it is free where nobody does, or nobody can have it.
 fn pass_on(context: &Context, key: Argument<'_>, lock: &LockName) -> Result<(), Error> {
-    let passed = give_to_next(context, key, lock);
-    if passed == Ok(true) {
+    // Where the server does not write, it is looked at again: the event of the deletion sees to that.
+    if give_to_next(context, key, lock) == Ok(true) {
         return Ok(());
     }
     let key = Key::open(context, key)?;
     if key.exists() {
         key.delete()?;
-    }
-    if passed.is_err() {
-        let retry = context.now().milliseconds().saturating_add(RETRY);
-        waiting(|waiting| waiting.queues.look_at(lock, Some(retry)))?;
     }
     Ok(())
 }

@@ -342,6 +342,38 @@ fn an_expired_lock_is_passed_on_though_the_server_expires_nothing_by_itself() {
 }
 
 #[test]
+fn each_databases_locks_are_passed_on_there() {
+    let server = Server::start();
+    let databases = [0, 1, 2, 9];
+    let in_database = |database| {
+        let mut client = server.client();
+        call!(client, "SELECT", database);
+        client
+    };
+    for free in [cmd!("PEXPIRE", "job", 50), cmd!("DEL", "job")] {
+        let mut waiters = databases.map(|database| {
+            call!(in_database(database), "LOCK.ACQUIRE", "job", "me", TTL);
+            let wait = cmd!("LOCK.ACQUIRE", "job", database.to_string(), TTL, "BLOCK", 0);
+            server.waiter_by(in_database(database), &wait)
+        });
+        // In one go, so that one turn of the module serves them all.
+        let mut client = server.client();
+        call!(client, "MULTI");
+        for database in databases {
+            call!(client, "SELECT", database);
+            client.call(&free);
+        }
+        call!(client, "EXEC");
+        for (waiter, database) in waiters.iter_mut().zip(databases) {
+            let token = database.to_string();
+            assert_acquired(&waiter.reply(), &token);
+            assert_eq!(call!(in_database(database), "GET", "job"), bulk(&token));
+            call!(in_database(database), "DEL", "job");
+        }
+    }
+}
+
+#[test]
 fn a_chain_of_expiring_holders_goes_down_the_queue() {
     let server = Server::start();
     let mut client = server.client();
@@ -411,6 +443,31 @@ fn a_flush_of_its_database_or_of_all_frees_the_lock() {
     let elsewhere = [cmd!("SELECT", 1), cmd!("FLUSHALL")];
     frees(&server, &elsewhere);
     keeps(&server, &[cmd!("SELECT", 1), cmd!("FLUSHDB")], "me");
+}
+
+#[test]
+fn a_flush_of_all_frees_the_locks_of_every_database() {
+    let server = Server::start();
+    eventually("all are handed over at once", || {
+        let mut waiters = [0, 3, 8].map(|database| {
+            let mut waiting = server.client();
+            call!(waiting, "SELECT", database);
+            call!(waiting, "SET", "job", "me");
+            server.waiter_by(waiting, &cmd!("LOCK.ACQUIRE", "job", "next", TTL, "BLOCK", 0))
+        });
+        let mut client = server.client();
+        let before = now(&mut client);
+        assert_eq!(call!(client, "FLUSHALL"), okay());
+        let mut late = 0;
+        for (waiter, database) in waiters.iter_mut().zip([0, 3, 8]) {
+            assert_acquired(&waiter.reply(), "next");
+            call!(client, "SELECT", database);
+            assert_eq!(call!(client, "GET", "job"), bulk("next"));
+            late = late.max(granted_at(&mut client) - before);
+        }
+        // As in `frees`.
+        late < 300
+    });
 }
 
 #[test]

@@ -369,20 +369,27 @@ fn one_that_is_unblocked_between_the_hand_over_and_its_reply_has_the_lock_or_pas
 }
 
 #[test]
-fn a_displaced_waiter_that_dies_before_its_null_changes_nothing() {
+fn a_displaced_waiter_that_dies_before_its_null_takes_nothing_from_anybody() {
     let server = server();
     let mut client = server.client();
-    let old = server.waiter("job", "me");
-    // The new one is in the same piece of input as the end of the old one.
-    let mut wire = server.wire();
-    let mut pipeline = cmd!("CLIENT", "NO-EVICT", "ON").get_packed_command();
-    pipeline.extend(cmd!("LOCK.ACQUIRE", "job", "me", TTL, "BLOCK", 0).get_packed_command());
-    wire.send(&pipeline);
-    drop(old);
-    assert_eq!(wire.receive(), b"+OK\r\n");
-    eventually("one waits", || blocked_clients(&mut client) == 1);
+    let mut first = server.waiter("job", "first");
     assert_eq!(call!(client, "LOCK.RELEASE", "job", "holder"), int(1));
-    assert!(wire.receive().starts_with(b"*2\r\n$2\r\nme\r\n"));
+    assert_acquired(&first.reply(), "first");
+    call!(client, "LOCK.ACQUIRE", "other", "holder", TTL);
+    // Likely known to the server by the very address that the first was known by.
+    let old = server.waiter("other", "me");
+    let mut new = server.client();
+    // The server wakes up to both, and carries them out before it answers anybody.
+    let mut sleeping = server.client();
+    sleeping.send(&cmd!("DEBUG", "SLEEP", 0.3));
+    new.send(&cmd!("LOCK.ACQUIRE", "other", "me", TTL, "BLOCK", 0));
+    client.send(&cmd!("CLIENT", "KILL", "ID", old.id()));
+    assert_eq!(sleeping.receive(), okay());
+    assert_eq!(client.receive(), int(1));
+    settle(&server);
+    assert_eq!(call!(client, "GET", "job"), bulk("first"));
+    assert_eq!(call!(client, "LOCK.RELEASE", "other", "holder"), int(1));
+    assert_acquired(&new.receive(), "me");
     assert_nothing_left(&server);
 }
 
@@ -421,6 +428,21 @@ fn a_server_that_becomes_a_replica_sends_its_waiters_away() {
     assert_eq!(call!(client, "LOCK.RELEASE", "job", "holder"), int(1));
     assert_acquired(&waiter.reply(), "new");
     assert_nothing_left(&server);
+}
+
+#[test]
+fn a_server_that_becomes_a_replica_forgets_the_locks_of_the_dead() {
+    let primary = Server::start();
+    let server = server();
+    let mut client = server.client();
+    let first = server.waiter("job", "first");
+    let demote = cmd!("REPLICAOF", "127.0.0.1", primary.port());
+    let replies = release_and_kill(&mut client, &[&first], &[demote]);
+    assert_eq!(replies, [int(1), int(1), okay()]);
+    server.await_link();
+    eventually("the module is unloaded", || {
+        call!(client, "MODULE", "UNLOAD", "lock") == okay()
+    });
 }
 
 #[test]

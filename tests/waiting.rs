@@ -519,6 +519,36 @@ fn each_times_out_at_its_own_time_wherever_it_stands() {
     assert_acquired(&last.reply(), "d");
 }
 
+#[test]
+fn a_timeout_is_an_event_of_its_own_database() {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut events = server.events();
+    let mut waiters = [4, 0, 7].map(|database| {
+        let mut waiting = server.client();
+        call!(waiting, "SELECT", database);
+        call!(waiting, "LOCK.ACQUIRE", "job", "holder", 600_000);
+        waiting.send(&cmd!("LOCK.ACQUIRE", "job", "me", 600_000, "BLOCK", 100));
+        waiting
+    });
+    // Their time is up at once.
+    call!(client, "DEBUG", "SLEEP", 0.2);
+    for waiter in &mut waiters {
+        assert_eq!(waiter.receive(), nil());
+    }
+    let mut refused: Vec<_> = events
+        .messages()
+        .into_iter()
+        .filter(|(channel, name)| channel.starts_with(b"__keyspace@") && name == b"lock.refuse")
+        .map(|(channel, _)| String::from_utf8(channel).unwrap())
+        .collect();
+    refused.sort();
+    assert_eq!(
+        refused,
+        ["__keyspace@0__:job", "__keyspace@4__:job", "__keyspace@7__:job"]
+    );
+}
+
 /// More than the module lets go in one go.
 #[test]
 fn hundreds_whose_time_is_up_at_once_all_get_null() {

@@ -164,6 +164,37 @@ fn the_lock_of_the_dead_is_passed_on_after_a_pause() {
 }
 
 #[test]
+fn the_lock_of_the_dead_is_free_after_a_pause_where_nobody_else_waits() {
+    let server = Server::start();
+    let mut client = server.client();
+    call!(client, "LOCK.ACQUIRE", "job", "holder", TTL);
+    let only = server.waiter("job", "only");
+    call!(client, "MULTI");
+    call!(client, "LOCK.RELEASE", "job", "holder");
+    call!(client, "CLIENT", "KILL", "ID", only.id());
+    call!(client, "CLIENT", "PAUSE", 60_000, "WRITE");
+    call!(client, "EXEC");
+    let end = client.now() / 1000 + 100;
+    eventually("it has been tried", || client.now() / 1000 > end);
+    assert_eq!(call!(client, "GET", "job"), bulk("only"));
+    call!(client, "CLIENT", "UNPAUSE");
+    eventually("the lock is free", || call!(client, "EXISTS", "job") == int(0));
+}
+
+#[test]
+fn the_module_can_be_unloaded_during_a_pause_once_the_last_has_left() {
+    let server = Server::start();
+    let mut client = server.client();
+    call!(client, "LOCK.ACQUIRE", "job", "holder", TTL);
+    let wait = cmd!("LOCK.ACQUIRE", "job", "me", TTL, "BLOCK", 1_000);
+    let mut waiter = server.waiter_by(server.client(), &wait);
+    call!(client, "CLIENT", "PAUSE", 60_000, "WRITE");
+    assert_eq!(waiter.reply(), nil());
+    eventually("it is unloaded", || call!(client, "MODULE", "UNLOAD", "lock") == okay());
+    assert_eq!(call!(client, "GET", "job"), bulk("holder"));
+}
+
+#[test]
 fn nothing_is_handed_over_with_too_few_replicas() {
     let server = Server::start();
     let mut client = server.client();

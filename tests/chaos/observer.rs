@@ -129,16 +129,18 @@ fn change(command: &str) -> Option<Change> {
 
 fn probe(server: &Server, stop: Arc<AtomicBool>) -> JoinHandle<Vec<Stall>> {
     let mut client = server.client();
+    // From here on, because the thread itself may be kept waiting.
+    let mut start = clock();
     spawn(move || {
         let mut stalls = Vec::new();
         while !stop.load(Ordering::Relaxed) {
-            let start = clock();
             sleep(Duration::from_millis(1));
             call!(client, "PING");
             let end = clock();
             if end - start > 2_000 {
                 stalls.push((start, end));
             }
+            start = end;
         }
         stalls
     })

@@ -173,11 +173,19 @@ impl Evidence {
         }
     }
 
-    /// The deletion that ended a hold, if one can have done so before a time.
+    /// A deletion that may have ended a hold, or the one before, before a time.
     fn deletion(&self, hold: &Hold, before: i64) -> Option<&Deletion> {
         self.deletions.iter().find(|deletion| {
             deletion.lock == hold.token.lock && deletion.answered / 1_000 >= hold.granted && deletion.sent <= before
         })
+    }
+
+    /// The first deletion after a lock was surely granted.
+    fn deletion_of(&self, hold: &Hold) -> Option<&Deletion> {
+        self.deletions
+            .iter()
+            .filter(|deletion| deletion.lock == hold.token.lock && deletion.sent / 1_000 > hold.granted)
+            .min_by_key(|deletion| deletion.answered)
     }
 
     /// Every change of the holder has a reason.
@@ -192,6 +200,8 @@ impl Evidence {
                 tally.handed_over += usize::from(!old.gone);
             } else if new.granted >= old.deadline {
                 tally.expired += 1;
+            } else if self.deletion_of(old).is_some_and(|deletion| deletion.sent < end) {
+                tally.deleted += 1;
             } else if abandoned() {
                 tally.taken_back += 1;
             } else if self.deletion(old, end).is_some() {
@@ -297,12 +307,8 @@ impl Evidence {
     fn prompt(&self, old: &Hold, new: &Hold, first: Option<(&&Ask, i64)>, tally: &mut Tally) {
         let Some((ask, until)) = first else { return };
         let deleted = self
-            .deletions
-            .iter()
-            .filter(|deletion| deletion.lock == old.token.lock && deletion.sent / 1_000 > old.granted)
-            .map(|deletion| deletion.answered / 1_000)
-            .min()
-            .unwrap_or(i64::MAX);
+            .deletion_of(old)
+            .map_or(i64::MAX, |deletion| deletion.answered / 1_000);
         let free = old.deadline.min(deleted).max(ask.by / 1_000);
         let end = until.min(new.granted);
         let wait = end - free;
