@@ -27,7 +27,7 @@ const RETRY: i64 = 100;
 
 /// The longest time in milliseconds for which a lock with waiters is not looked at. Events tell of all that clients do;
 /// but a module may delete a key and say nothing, and a slot may move to another node.
-const LONGEST_LOOK: i64 = 500;
+const LONGEST_LOOK: i64 = 900;
 
 static WAITING: MainThread<Option<Waiting>> = MainThread::new(None);
 
