@@ -29,9 +29,7 @@ pub(crate) fn set_timer(context: &Context, due: Option<i64>) -> Result<(), Error
     let period = due.saturating_sub(context.now().milliseconds()).max(0);
     // SAFETY: the context is alive, and `fired` has the signature asked for.
     let id = unsafe { (context.api.create_timer)(context.ctx(), period, Some(fired), ptr::null_mut()) };
-    if period == 0 {
-        wake(context);
-    }
+    wake(context);
     TIMER.with(|timer| *timer = Some((id, due)))
 }
 
