@@ -77,8 +77,8 @@ unsafe extern "C" fn RedisModule_OnLoad(
 
 /// Where the server enters the module before it unloads it.
 ///
-/// What has been registered with the server it takes back by itself. It asks first whether clients are blocked or a
-/// timer is set; but a client that has been answered and is yet to be told counts for neither.
+/// What has been registered with the server it takes back by itself. It refuses by itself, too, while clients are
+/// blocked or a timer is set; the module refuses once more, for what it keeps of those who wait is freed here.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "the name by which the server finds it")]
 extern "C" fn RedisModule_OnUnload(_ctx: *mut RedisModuleCtx) -> c_int {
