@@ -20,6 +20,17 @@ fn release(client: &mut Client, key: &str, token: &str) {
     assert_eq!(call!(client, "LOCK.RELEASE", key, token), int(1));
 }
 
+/// That those who wait for `job`, which `holder` holds, have it one after the other.
+#[track_caller]
+fn assert_served_in_order(client: &mut Client, queue: &mut [Waiter], tokens: &[&str]) {
+    let mut holder = "holder";
+    for (waiter, token) in queue.iter_mut().zip(tokens) {
+        release(client, "job", holder);
+        assert_acquired(&waiter.reply(), token);
+        holder = token;
+    }
+}
+
 #[test]
 fn a_free_lock_is_taken_at_once() {
     let server = Server::start();
@@ -327,12 +338,7 @@ fn the_token_of_one_who_waits_takes_its_place_and_the_old_one_gets_null() {
         assert_eq!(old.reply(), nil());
         assert_eq!(events.on("job"), ["lock.refuse"]);
         assert_eq!(blocked_clients(&mut client), 3);
-        let mut holder = "holder";
-        for (waiter, token) in queue.iter_mut().zip(tokens) {
-            release(&mut client, "job", holder);
-            assert_acquired(&waiter.reply(), token);
-            holder = token;
-        }
+        assert_served_in_order(&mut client, &mut queue, &tokens);
     }
 }
 
@@ -348,12 +354,7 @@ fn a_client_that_lost_its_connection_has_its_old_place_when_it_asks_again_with_t
         drop(queue.remove(place));
         eventually("the waiter has left", || blocked_clients(&mut client) == 2);
         queue.insert(place, server.waiter("job", tokens[place]));
-        let mut holder = "holder";
-        for (waiter, token) in queue.iter_mut().zip(tokens) {
-            release(&mut client, "job", holder);
-            assert_acquired(&waiter.reply(), token);
-            holder = token;
-        }
+        assert_served_in_order(&mut client, &mut queue, &tokens);
     }
 }
 
