@@ -76,25 +76,19 @@ impl Command for Acquire {
         let mut holder = lock.holder(token.as_argument());
         // A lock that is free while others wait is about to be theirs.
         if holder == Holder::Another || (holder == Holder::Nobody && handover::has_waiters(call, key)?) {
-            let free_at = if holder == Holder::Another {
-                lock.deadline()
-            } else {
-                None
-            };
+            let held_until = lock.deadline();
             drop(lock);
-            if let Some(block) = block
-                && call.may_block()
-            {
-                let waiter = Waiter {
-                    token: Box::from(token.as_argument().as_ref()),
-                    ttl,
-                    counter: counter.map(|counter| Box::from(counter.as_ref())),
-                    until: block.until,
-                };
-                return Ok(handover::wait(call, key, waiter, free_at)?);
-            }
-            call.publish(event::REFUSE, key);
-            return Ok(Reply::Null);
+            let Some(block) = block.filter(|_| call.may_block()) else {
+                call.publish(event::REFUSE, key);
+                return Ok(Reply::Null);
+            };
+            let waiter = Waiter {
+                token: Box::from(token.as_argument().as_ref()),
+                ttl,
+                counter: counter.map(|counter| Box::from(counter.as_ref())),
+                until: block.until,
+            };
+            return Ok(handover::wait(call, key, waiter, held_until)?);
         }
         if holder == Holder::Caller {
             handover::known(call, key, token.as_argument())?;
