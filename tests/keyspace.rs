@@ -4,7 +4,8 @@ mod support;
 
 use redis::Cmd;
 use support::{
-    Client, Server, Value, acquired, assert_acquired, bulk, call, cmd, error_text, eventually, fence, int, nil, okay,
+    Client, Server, Value, acquired, array, assert_acquired, bulk, call, cmd, error_text, eventually, fence, int, nil,
+    okay,
 };
 
 /// Sends the commands at once; their replies.
@@ -38,6 +39,26 @@ fn a_held_lock_is_one_key_and_a_released_one_none() {
     assert_eq!(call!(client, "DBSIZE"), int(0));
     // No database has a key.
     assert_eq!(client.text(&cmd!("INFO", "keyspace")).trim(), "# Keyspace");
+}
+
+/// From the very first call on.
+#[test]
+fn a_call_that_changes_nothing_is_not_seen_by_whoever_watches() {
+    for call in [
+        cmd!("LOCK.ACQUIRE", "job", "other", 60_000),
+        cmd!("LOCK.RELEASE", "job", "other"),
+        cmd!("LOCK.EXTEND", "job", "other", 60_000),
+        cmd!("LOCK.FENCE", "job", "me"),
+    ] {
+        let server = Server::start();
+        let (mut watcher, mut client) = (server.client(), server.client());
+        call!(client, "SET", "job", "me", "PX", 600_000);
+        call!(watcher, "WATCH", "job");
+        client.call(&call);
+        call!(watcher, "MULTI");
+        call!(watcher, "GET", "job");
+        assert_eq!(call!(watcher, "EXEC"), array([bulk("me")]), "{call:?}");
+    }
 }
 
 #[test]
@@ -152,7 +173,7 @@ fn locks_taken_and_given_back_leave_no_memory_in_use() {
         let release: Vec<_> = held.map(|(key, token)| cmd!("LOCK.RELEASE", key, token)).collect();
         assert!(pipeline(client, &release).iter().all(|reply| *reply == int(1)));
     });
-    assert_eq!(call!(server.client(), "KEYS", "*"), support::array([bulk("count")]));
+    assert_eq!(call!(server.client(), "KEYS", "*"), array([bulk("count")]));
 }
 
 #[test]

@@ -320,6 +320,22 @@ fn a_replica_without_the_module_holds_the_same_to_the_millisecond() {
     assert_eq!(held(&replica), held(&server));
 }
 
+/// The module has nothing that this could upset, and says so: otherwise the server would not do it.
+#[test]
+fn a_replica_may_load_in_the_background() {
+    let server = Server::start();
+    let replica = server.replica(&["repl-diskless-load swapdb"]);
+    work(&mut server.client());
+    // A second synchronisation with the same primary, whose data the replica has, and keeps serving meanwhile.
+    let mut client = replica.client();
+    call!(client, "REPLICAOF", "NO", "ONE");
+    call!(client, "REPLICAOF", "127.0.0.1", server.port());
+    replica.await_link();
+    server.await_replica(&replica);
+    assert_eq!(held(&replica), held(&server));
+    assert!(!replica.log().contains("Skipping diskless-load"), "{}", replica.log());
+}
+
 #[test]
 fn a_chain_of_replicas_holds_the_same_to_the_millisecond() {
     let server = Server::start();
