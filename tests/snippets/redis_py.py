@@ -7,7 +7,7 @@ import uuid
 import redis
 
 readme = open("README.md").read()
-commands, library = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+commands, worker, library = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
 r = redis.Redis(unix_socket_path=sys.argv[1], decode_responses=True)
 
 
@@ -33,6 +33,37 @@ r.execute_command("LOCK.RELEASE", "invoice:7", "another")
 
 assert run(library)["fence"] > mine["fence"]
 assert r.exists("invoice:7") == 0
+
+
+program = run(worker)
+program["TTL"] = 3000
+run_locked = program["run_locked"]
+fences = []
+
+
+def work(fence, lost):
+    """Takes longer than the ttl."""
+    fences.append(fence)
+    assert not lost.wait(4)
+    assert r.exists("invoice:7") == 1
+
+
+assert run_locked("invoice:7", work) is True
+assert fences[0] > mine["fence"]
+assert r.exists("invoice:7") == 0
+
+
+def robbed(fence, lost):
+    r.delete("invoice:7")
+    assert lost.wait(30)
+
+
+try:
+    run_locked("invoice:7", robbed)
+except RuntimeError:
+    pass
+else:
+    raise AssertionError("the loss of the lock went unnoticed")
 
 
 def wait(client):
