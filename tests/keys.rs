@@ -134,6 +134,18 @@ fn the_server_tells_the_keys_of_a_call() {
 }
 
 #[test]
+fn each_command_says_what_it_does_at_what_cost_and_since_when() {
+    let server = Server::start();
+    let mut client = server.client();
+    for name in ["LOCK.ACQUIRE", "LOCK.RELEASE", "LOCK.EXTEND", "LOCK.FENCE"] {
+        let docs = words(&call!(client, "COMMAND", "DOCS", name));
+        for field in ["summary ", "since 0.1.0", "complexity O(1)", "group module", "module lock"] {
+            assert!(docs.contains(field), "{field} of {docs}");
+        }
+    }
+}
+
+#[test]
 fn each_key_in_the_documentation_has_its_key_specification() {
     let server = Server::start();
     let mut client = server.client();
