@@ -139,7 +139,13 @@ fn each_command_says_what_it_does_at_what_cost_and_since_when() {
     let mut client = server.client();
     for name in ["LOCK.ACQUIRE", "LOCK.RELEASE", "LOCK.EXTEND", "LOCK.FENCE"] {
         let docs = words(&call!(client, "COMMAND", "DOCS", name));
-        for field in ["summary ", "since 0.1.0", "complexity O(1)", "group module", "module lock"] {
+        for field in [
+            "summary ",
+            "since 0.1.0",
+            "complexity O(1)",
+            "group module",
+            "module lock",
+        ] {
             assert!(docs.contains(field), "{field} of {docs}");
         }
     }

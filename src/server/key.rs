@@ -97,9 +97,13 @@ impl<'a> Key<'a> {
         Some(unsafe { slice::from_raw_parts(start.cast(), length) })
     }
 
-    /// The Unix time in milliseconds at which the key expires; none if it never does.
+    /// The Unix time in milliseconds at which the key expires; none if it never does, or does not exist.
     pub(crate) fn deadline(&self) -> Option<i64> {
-        // SAFETY: the handle is open.
+        // Redis 8 asks the value for it, without a look whether there is one.
+        if !self.exists {
+            return None;
+        }
+        // SAFETY: the handle is open, and the key exists.
         let deadline = unsafe { (self.context.api.get_abs_expire)(self.handle) };
         (deadline != i64::from(REDISMODULE_NO_EXPIRE)).then_some(deadline)
     }
