@@ -111,12 +111,18 @@ pub(crate) fn wait<'call>(
     Ok(set_next_timer(call).map_or(Reply::Later, |()| Reply::Later))
 }
 
-/// Passes a lock on whose holder has just given it back: to the first who waits, or else it is free.
-pub(crate) fn release(context: &Context, key: Argument<'_>) -> Result<(), Error> {
+/// Passes a lock on that the holder with this token has just given back: to the first who waits, or else it is free.
+pub(crate) fn release(context: &Context, key: Argument<'_>, token: Argument<'_>) -> Result<(), Error> {
     context.publish(event::RELEASE, key);
-    let lock = name(context, key);
-    pass_on(context, key, &lock)?;
+    // Another module may have heard of it, and taken the lock.
+    if is_held_by(context, key, token)? {
+        pass_on(context, key, &name(context, key))?;
+    }
     set_next_timer(context)
+}
+
+fn is_held_by(context: &Context, key: Argument<'_>, token: Argument<'_>) -> Result<bool, Error> {
+    Ok(Key::open_to_read(context, key)?.holder(token) == Holder::Caller)
 }
 
 /// Gives a lock to the first who waits; it is free where nobody does, or nobody can have it.
@@ -134,7 +140,7 @@ fn pass_on(context: &Context, key: Argument<'_>, lock: &LockName) -> Result<(), 
 
 /// Gives a lock to the first who waits. One whose counter cannot be raised gets the error, and the next one the lock.
 ///
-/// Whether somebody has it now. If not, the key may hold the token of one who got an error.
+/// Whether somebody has it now. If not, the key may hold the token of one who got an error, or has gone.
 ///
 /// # Errors
 ///
@@ -164,7 +170,15 @@ fn give_to_next(context: &Context, key: Argument<'_>, lock: &LockName) -> Result
                 context.increment(counter.as_argument(), Memory::Ignored)
             }
         };
-        waiting(|waiting| waiting.queues.leave(client))?;
+        // Another module may have heard of these writes: it can have changed the key, or made the client go.
+        if !is_held_by(context, key, token.as_argument())? {
+            let again = now.milliseconds().saturating_add(RETRY);
+            waiting(|waiting| waiting.queues.look_at(lock, Some(again)))?;
+            return Ok(true);
+        }
+        if waiting(|waiting| waiting.queues.leave(client))?.is_none() {
+            continue;
+        }
         match fence {
             Err(failure) => client.answer(Err(failure)),
             Ok(fence) => {
@@ -192,7 +206,8 @@ fn give_to_next(context: &Context, key: Argument<'_>, lock: &LockName) -> Result
     Ok(false)
 }
 
-/// Whoever holds a lock has used it: it knows that it holds it.
+/// Whoever has this token takes the lock or uses it: what becomes of the reply that told of a hand-over no longer
+/// matters.
 pub(crate) fn known(context: &Context, key: Argument<'_>, token: Argument<'_>) -> Result<(), Error> {
     waiting(|waiting| {
         // As a rule, there are none.
@@ -278,9 +293,8 @@ fn take_back(context: &Context, grant: &Grant) -> Result<(), Error> {
     context.select(grant.lock.database)?;
     let key = context.make_string(&grant.lock.key)?;
     let token = context.make_string(&grant.token)?;
-    let open = Key::open(context, key.as_argument());
-    if open.is_ok_and(|open| open.holder(token.as_argument()) == Holder::Caller) {
-        release(context, key.as_argument())?;
+    if is_held_by(context, key.as_argument(), token.as_argument())? {
+        release(context, key.as_argument(), token.as_argument())?;
     }
     Ok(())
 }

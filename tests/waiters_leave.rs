@@ -299,6 +299,35 @@ fn whoever_takes_the_lock_of_the_dead_again_with_its_token_keeps_it() {
 }
 
 #[test]
+fn whoever_releases_the_lock_of_the_dead_and_takes_it_again_with_its_token_keeps_it() {
+    let server = server();
+    let mut client = server.client();
+    let mut first = server.waiter("job", "first");
+    let mut pipeline = server.wire();
+    let commands = [
+        cmd!("LOCK.RELEASE", "job", "holder"),
+        cmd!("LOCK.RELEASE", "job", "first"),
+        cmd!("LOCK.ACQUIRE", "job", "first", TTL),
+        cmd!("CLIENT", "KILL", "ID", first.id()),
+    ];
+    pipeline.send(
+        &commands
+            .iter()
+            .flat_map(redis::Cmd::get_packed_command)
+            .collect::<Vec<_>>(),
+    );
+    for expected in [":1\r\n", ":1\r\n", "*2\r\n", ":1\r\n"] {
+        let reply = pipeline.receive();
+        assert!(reply.starts_with(expected.as_bytes()), "{}", reply.escape_ascii());
+    }
+    first.assert_closed();
+    settle(&server);
+    assert_eq!(call!(client, "GET", "job"), bulk("first"));
+    assert_eq!(call!(client, "LOCK.RELEASE", "job", "first"), int(1));
+    assert_nothing_left(&server);
+}
+
+#[test]
 fn a_lock_that_went_on_meanwhile_is_not_taken_from_its_new_holder() {
     let server = server();
     let mut client = server.client();

@@ -90,9 +90,7 @@ impl Command for Acquire {
             };
             return Ok(handover::wait(call, key, waiter, held_until)?);
         }
-        if holder == Holder::Caller {
-            handover::known(call, key, token.as_argument())?;
-        }
+        handover::known(call, key, token.as_argument())?;
         let fence = match counter {
             None => state::next_fence(now, 0)?,
             Some(counter) => {
@@ -102,13 +100,18 @@ impl Command for Acquire {
                 // counter.
                 lock = Key::open(call, key)?;
                 holder = lock.holder(token.as_argument());
+                if holder == Holder::Another {
+                    drop(lock);
+                    call.publish(event::REFUSE, key);
+                    return Ok(Reply::Null);
+                }
                 fence
             }
         };
         match holder {
             Holder::Caller if lock.deadline().is_none_or(|own| own >= deadline) => drop(lock),
             Holder::Caller => lock.expire_at(deadline)?,
-            Holder::Nobody | Holder::Another => lock.set(token.as_argument(), deadline)?,
+            _ => lock.set(token.as_argument(), deadline)?,
         }
         call.publish(event::ACQUIRE, key);
 

@@ -32,9 +32,10 @@ impl Command for Release {
         if lock.holder(token) != Holder::Caller {
             return Ok(Reply::Integer(0));
         }
+        handover::known(call, key, token)?;
         if handover::has_waiters(call, key)? {
             drop(lock);
-            handover::release(call, key)?;
+            handover::release(call, key, token)?;
         } else {
             lock.delete()?;
             call.publish(event::RELEASE, key);

@@ -28,6 +28,10 @@ pub(crate) const KEPT_FOR: i64 = 10_000;
 /// How many such places are kept. Beyond that, the oldest is forgotten.
 const KEPT_AT_MOST: usize = 10_000;
 
+/// The longest lock's name and token, together, of which the place is kept: a UUID, with much to spare. Nobody should
+/// be able to fill the memory with places.
+const LONGEST_KEPT: usize = 512;
+
 /// Who waits for which lock: one queue for each lock and database, first come, first served.
 ///
 /// A waiter is known by an identity `I` of the caller's choice. Whatever happens to one waiter or one lock is a step in
@@ -163,9 +167,11 @@ impl<I: Copy + Ord + Hash> WaitQueues<I> {
         let (Some((lock, waiter)), Some(number)) = (self.leave(id), number) else {
             return false;
         };
-        let (until, asker) = (now.saturating_add(KEPT_FOR), (lock, waiter.token));
-        self.kept.insert(asker.clone(), (until, number));
-        self.kept_until.push_back((until, asker));
+        if lock.key.len().saturating_add(waiter.token.len()) <= LONGEST_KEPT {
+            let (until, asker) = (now.saturating_add(KEPT_FOR), (lock, waiter.token));
+            self.kept.insert(asker.clone(), (until, number));
+            self.kept_until.push_back((until, asker));
+        }
         self.forget_kept(now);
         true
     }
@@ -518,6 +524,20 @@ mod tests {
             assert!(queues.lose(1, 0));
             assert_eq!(queues.first(&lock()).map(|(id, _)| id), Some(2));
             queues.join(lock(), 3, waiter(1), pause);
+            assert_eq!(queues.first(&lock()).map(|(id, _)| id), Some(first));
+        }
+    }
+
+    #[test]
+    fn no_place_is_kept_for_a_name_and_token_that_fill_the_memory() {
+        for (length, first) in [(LONGEST_KEPT - 1, 3), (LONGEST_KEPT, 2)] {
+            let mut queues = WaitQueues::new();
+            let token = vec![b'x'; length].into_boxed_slice();
+            let long = Waiter { token, ..waiter(1) };
+            queues.join(lock(), 1u32, long.clone(), 0);
+            queues.join(lock(), 2, waiter(2), 0);
+            assert!(queues.lose(1, 0));
+            queues.join(lock(), 3, long, 0);
             assert_eq!(queues.first(&lock()).map(|(id, _)| id), Some(first));
         }
     }
