@@ -9,5 +9,5 @@ pub(crate) static MAX_TTL: Setting = Setting::new(c"max-ttl", 0, 0, i64::MAX);
 /// clock that is not set, and would carry fences out of the range that a double holds.
 pub(crate) static MAX_CLOCK_SKEW: Setting = Setting::new(c"max-clock-skew", 10_000, 0, 86_400_000);
 
-/// How many clients may wait, over all locks; 0 = no bound. The server keeps some 35 KB for each.
+/// How many clients may wait, over all locks; 0 = no bound. The server keeps some 40 KB for each.
 pub(crate) static MAX_WAITERS: Setting = Setting::new(c"max-waiters", 10_000, 0, i64::MAX);

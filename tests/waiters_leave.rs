@@ -298,6 +298,29 @@ fn whoever_takes_the_lock_of_the_dead_again_with_its_token_keeps_it() {
     }
 }
 
+/// The server closes a connection whose user is deleted, but not before it has called back for the answer.
+#[test]
+fn one_that_the_server_is_about_to_cut_off_passes_the_lock_on() {
+    let server = server();
+    let mut client = server.client();
+    call!(client, "ACL", "SETUSER", "worker", "on", ">secret", "~*", "+@all");
+    let mut worker = server.client();
+    call!(worker, "AUTH", "worker", "secret");
+    let mut first = server.waiter_by(worker, &cmd!("LOCK.ACQUIRE", "job", "first", TTL, "BLOCK", 0));
+    let mut second = server.waiter("job", "second");
+    let mut pipeline = server.wire();
+    let mut commands = cmd!("ACL", "DELUSER", "worker").get_packed_command();
+    commands.extend(cmd!("LOCK.RELEASE", "job", "holder").get_packed_command());
+    pipeline.send(&commands);
+    for _ in 0..2 {
+        assert_eq!(pipeline.receive(), b":1\r\n");
+    }
+    first.assert_closed();
+    assert_acquired(&second.reply(), "second");
+    assert_eq!(call!(client, "LOCK.RELEASE", "job", "second"), int(1));
+    assert_nothing_left(&server);
+}
+
 #[test]
 fn whoever_releases_the_lock_of_the_dead_and_takes_it_again_with_its_token_keeps_it() {
     let server = server();

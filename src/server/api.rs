@@ -1,6 +1,6 @@
 //! The functions of the server that the module calls.
 
-use std::ffi::{CStr, c_char, c_int, c_long, c_longlong, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_longlong, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
 
 use redis_module::raw;
@@ -82,6 +82,7 @@ api! {
         get_abs_expire = RedisModule_GetAbsExpire: fn(*mut Key) -> raw::mstime_t;
         get_blocked_client_handle = RedisModule_GetBlockedClientHandle: fn(*mut Ctx) -> *mut BlockedClient;
         get_blocked_client_private_data = RedisModule_GetBlockedClientPrivateData: fn(*mut Ctx) -> *mut c_void;
+        get_client_id = RedisModule_GetClientId: fn(*mut Ctx) -> c_ulonglong;
         get_command = RedisModule_GetCommand: fn(*mut Ctx, *const c_char) -> *mut Command;
         get_command_keys = RedisModule_GetCommandKeys: fn(*mut Ctx, *mut *mut Str, c_int, *mut c_int) -> *mut c_int;
         get_context_flags = RedisModule_GetContextFlags: fn(*mut Ctx) -> c_int;
