@@ -24,6 +24,8 @@ pub(crate) enum Error {
     TimeoutOutOfRange,
     /// There are already as many waiters as `lock.max-waiters` allows.
     TooManyWaiters,
+    /// A `SESSION` in a script, which has no connection of its own.
+    SessionInScript,
     /// The server became a replica while the client waited.
     Unblocked,
     /// A `COUNTER` that names the lock itself.
@@ -51,6 +53,7 @@ impl Error {
             Self::NegativeTimeout => c"ERR timeout is negative",
             Self::TimeoutOutOfRange => c"ERR timeout is out of range",
             Self::TooManyWaiters => c"ERR max number of waiters reached",
+            Self::SessionInScript => c"ERR SESSION is not allowed in scripts",
             Self::Unblocked => {
                 c"UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
             }

@@ -8,11 +8,12 @@
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::event;
-use crate::lock::{Grant, Grants, Holder, LockName, WaitQueues, Waiter};
+use crate::journal;
+use crate::lock::{Grants, Hold, Holder, LockName, WaitQueues, Waiter};
 use crate::server::{
     Argument, BlockedClient, Call, Context, Failure, Key, MainThread, Memory, Reply, Text, listen_for_keys, set_timer,
 };
+use crate::session;
 use crate::settings::MAX_WAITERS;
 use crate::state;
 
@@ -36,12 +37,8 @@ struct Waiting {
     grants: Grants<BlockedClient>,
     /// The module passes a lock on: the events that come of it are its own.
     granting: bool,
-}
-
-impl Waiting {
-    fn is_idle(&self) -> bool {
-        self.queues.is_empty() && !self.grants.has_abandoned()
-    }
+    /// The Unix time in milliseconds before which no hold is ended for its holder: the server has refused the write.
+    no_end_before: i64,
 }
 
 /// Works on what is kept of those who wait. The closure must not call anything that may
@@ -52,6 +49,7 @@ fn waiting<R>(work: impl FnOnce(&mut Waiting) -> R) -> Result<R, Error> {
             queues: WaitQueues::new(),
             grants: Grants::new(),
             granting: false,
+            no_end_before: 0,
         };
         work(waiting.get_or_insert_with(new))
     })
@@ -69,6 +67,24 @@ fn name(context: &Context, key: Argument<'_>) -> LockName {
 pub(crate) fn has_waiters(context: &Context, key: Argument<'_>) -> Result<bool, Error> {
     // Nobody waits at all, as a rule.
     waiting(|waiting| !waiting.queues.is_empty() && waiting.queues.has_waiters(context.database(), key.as_ref()))
+}
+
+/// How many wait for a lock, and the Unix time in milliseconds since which the one has that has waited for the longest.
+pub(crate) fn queue(context: &Context, key: Argument<'_>) -> Result<(i64, Option<i64>), Error> {
+    waiting(|waiting| {
+        let (database, key) = (context.database(), key.as_ref());
+        let queues = &waiting.queues;
+        (number(queues.len_of(database, key)), queues.since(database, key))
+    })
+}
+
+/// How many wait, and for how many locks.
+pub(crate) fn waiters() -> Result<(i64, i64), Error> {
+    waiting(|waiting| (number(waiting.queues.len()), number(waiting.queues.locks())))
+}
+
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 /// Has the client of a call wait for a lock that is not to be had now. `held_until` is its deadline, if somebody holds
@@ -94,9 +110,10 @@ pub(crate) fn wait<'call>(
     }
     listen_for_keys(call)?;
     let Some(client) = BlockedClient::block(call) else {
-        call.publish(event::REFUSE, key);
+        journal::refused(call, key);
         return Ok(Reply::Null);
     };
+    journal::waited();
     let now = call.now().milliseconds();
     let displaced = waiting(|waiting| {
         let displaced = waiting.queues.join(lock.clone(), client, waiter, now);
@@ -105,7 +122,7 @@ pub(crate) fn wait<'call>(
     })?;
     if let Some(displaced) = displaced {
         displaced.answer(Ok(Reply::Null));
-        call.publish(event::REFUSE, key);
+        journal::refused(call, key);
     }
     // Whatever becomes of the timer, the client is blocked, and is answered later.
     Ok(set_next_timer(call).map_or(Reply::Later, |()| Reply::Later))
@@ -113,7 +130,7 @@ pub(crate) fn wait<'call>(
 
 /// Passes a lock on that the holder with this token has just given back: to the first who waits, or else it is free.
 pub(crate) fn release(context: &Context, key: Argument<'_>, token: Argument<'_>) -> Result<(), Error> {
-    context.publish(event::RELEASE, key);
+    journal::released(context, key);
     // Another module may have heard of it, and taken the lock.
     if is_held_by(context, key, token)? {
         pass_on(context, key, &name(context, key))?;
@@ -182,19 +199,19 @@ fn give_to_next(context: &Context, key: Argument<'_>, lock: &LockName) -> Result
         match fence {
             Err(failure) => client.answer(Err(failure)),
             Ok(fence) => {
+                session::decide(context, key, token.as_argument(), waiter.session)?;
+                let hold = Hold {
+                    lock: lock.clone(),
+                    token: waiter.token,
+                };
                 waiting(|waiting| {
-                    waiting.grants.add(
-                        client,
-                        Grant {
-                            lock: lock.clone(),
-                            token: waiter.token,
-                        },
-                    );
+                    waiting.grants.add(client, hold);
                     waiting
                         .queues
                         .look_at(lock, Some(next_look(now.milliseconds(), Some(deadline))));
                 })?;
-                context.publish(event::ACQUIRE, key);
+                journal::served(waiter.since, now.milliseconds());
+                journal::acquired(context, key);
                 client.answer(Ok(Reply::Grant {
                     token: Text::Made(token),
                     fence,
@@ -217,8 +234,8 @@ pub(crate) fn known(context: &Context, key: Argument<'_>, token: Argument<'_>) -
     })
 }
 
-/// Does what is due: looks at locks that may have become free, passes on what the dead were given, and sends away those
-/// whose time is up. In this order: when a grant and a timeout are both due, the grant is served.
+/// Does what is due: looks at locks that may have become free, ends the holds of those who have gone, and sends away
+/// those whose time is up. In this order: when a grant and a timeout are both due, the grant is served.
 pub(crate) fn due(context: &Context) -> Result<(), Error> {
     let now = context.now().milliseconds();
     let may_write = context.may_write();
@@ -231,8 +248,16 @@ pub(crate) fn due(context: &Context) -> Result<(), Error> {
         // Where it fails, the lock is looked at again; the others must not wait for that.
         let _ = look(context, &lock);
     }
-    while may_write && let Some(grant) = waiting(|waiting| waiting.grants.next_abandoned())? {
-        let _ = take_back(context, &grant);
+    while may_write
+        && left > 0
+        && now >= waiting(|waiting| waiting.no_end_before)?
+        && let Some(hold) = next_to_end()?
+    {
+        left = left.saturating_sub(1);
+        if end_hold(context, &hold).is_err() {
+            let again = now.saturating_add(RETRY);
+            waiting(|waiting| waiting.no_end_before = again)?;
+        }
     }
     while left > 0
         && let Some((client, lock)) = waiting(|waiting| waiting.queues.due_timeout(now))?
@@ -240,20 +265,20 @@ pub(crate) fn due(context: &Context) -> Result<(), Error> {
         left = left.saturating_sub(1);
         context.select(lock.database)?;
         client.answer(Ok(Reply::Null));
-        context.publish(event::REFUSE, context.make_string(&lock.key)?.as_argument());
+        journal::timed_out(context, context.make_string(&lock.key)?.as_argument());
     }
-    if may_write {
+    if may_write || is_idle()? {
         return set_next_timer(context);
     }
-    let again = waiting(|waiting| {
-        let pause = now.saturating_add(PAUSE);
-        let next = waiting
-            .queues
-            .next_timeout()
-            .map_or(pause, |timeout| timeout.min(pause));
-        (!waiting.is_idle()).then_some(next)
-    })?;
-    set_timer(context, again)
+    let pause = now.saturating_add(PAUSE);
+    let timeout = waiting(|waiting| waiting.queues.next_timeout())?;
+    set_timer(context, Some(timeout.map_or(pause, |timeout| timeout.min(pause))))
+}
+
+/// Whether nobody waits, and no hold is to end for its holder.
+fn is_idle() -> Result<bool, Error> {
+    let nobody_waits = waiting(|waiting| waiting.queues.is_empty())?;
+    Ok(nobody_waits && next_to_end()?.is_none())
 }
 
 /// Looks at a lock, and passes it on if it is free.
@@ -288,29 +313,65 @@ fn next_look(now: i64, held_until: Option<i64>) -> i64 {
     held_until.map_or(longest, |deadline| deadline.saturating_add(1).min(longest))
 }
 
-/// Passes a lock on that was given to one who did not live to hear of it.
-fn take_back(context: &Context, grant: &Grant) -> Result<(), Error> {
-    context.select(grant.lock.database)?;
-    let key = context.make_string(&grant.lock.key)?;
-    let token = context.make_string(&grant.token)?;
-    if is_held_by(context, key.as_argument(), token.as_argument())? {
-        release(context, key.as_argument(), token.as_argument())?;
+/// The hold of one who did not live to hear of it, or whose session has ended.
+#[derive(Debug)]
+enum ToEnd {
+    Unheard(Hold),
+    Session(Hold),
+}
+
+fn next_to_end() -> Result<Option<ToEnd>, Error> {
+    if let Some(hold) = waiting(|waiting| waiting.grants.next_abandoned().cloned())? {
+        return Ok(Some(ToEnd::Unheard(hold)));
+    }
+    Ok(session::next_ended()?.map(ToEnd::Session))
+}
+
+/// Ends a hold in its holder's place, if it still holds the lock, and passes the lock on.
+///
+/// # Errors
+///
+/// If the server does not write; the hold is to end later then.
+fn end_hold(context: &Context, to_end: &ToEnd) -> Result<(), Error> {
+    let (ToEnd::Unheard(hold) | ToEnd::Session(hold)) = to_end;
+    context.select(hold.lock.database)?;
+    let key = context.make_string(&hold.lock.key)?;
+    let token = context.make_string(&hold.token)?;
+    let (key, token) = (key.as_argument(), token.as_argument());
+    // What is no string is not held by anybody.
+    let is_held = is_held_by(context, key, token).unwrap_or(false);
+    if is_held && !context.writes_to(key) {
+        return Err(Error::Internal);
+    }
+    match to_end {
+        ToEnd::Unheard(_) => waiting(|waiting| waiting.grants.forget(hold))?,
+        ToEnd::Session(_) => session::forget(hold)?,
+    }
+    if is_held {
+        if matches!(to_end, ToEnd::Session(_)) {
+            journal::session_ended();
+        }
+        release(context, key, token)?;
     }
     Ok(())
 }
 
 fn set_next_timer(context: &Context) -> Result<(), Error> {
+    let to_end = next_to_end()?.is_some();
     let due = waiting(|waiting| {
-        if waiting.grants.has_abandoned() {
-            Some(0)
-        } else {
-            waiting.queues.next_due()
-        }
+        let end = to_end.then_some(waiting.no_end_before);
+        end.into_iter().chain(waiting.queues.next_due()).min()
     })?;
     set_timer(context, due)
 }
 
-/// A key has gone or changed its deadline.
+/// A key has gone.
+pub(crate) fn key_gone(context: &Context, key: Argument<'_>) -> Result<(), Error> {
+    session::key_gone(context, key)?;
+    key_changed(context, key)
+}
+
+/// A key has been made, or has changed its deadline.
 pub(crate) fn key_changed(context: &Context, key: Argument<'_>) -> Result<(), Error> {
     if waiting(|waiting| waiting.granting)? || !has_waiters(context, key)? {
         return Ok(());
@@ -320,15 +381,38 @@ pub(crate) fn key_changed(context: &Context, key: Argument<'_>) -> Result<(), Er
     set_next_timer(context)
 }
 
-/// The keys of a database, or of all, have gone or changed.
-pub(crate) fn database_changed(context: &Context, database: Option<i32>) -> Result<(), Error> {
+/// The keys of a database, or of all, have gone.
+pub(crate) fn keys_gone(context: &Context, database: Option<i32>) -> Result<(), Error> {
+    session::keys_gone(database)?;
+    let databases = match database {
+        Some(database) => vec![database],
+        None => waiting(|waiting| waiting.queues.databases())?,
+    };
+    look_at_all(context, &databases)
+}
+
+/// Two databases have changed places. Who waits for a lock of one goes on to wait in it.
+pub(crate) fn databases_swapped(context: &Context, first: i32, second: i32) -> Result<(), Error> {
+    session::swapped(first, second)?;
+    look_at_all(context, &[first, second])
+}
+
+fn look_at_all(context: &Context, databases: &[i32]) -> Result<(), Error> {
     let now = context.now().milliseconds();
     waiting(|waiting| {
-        for database in database.map_or_else(|| waiting.queues.databases(), |database| vec![database]) {
-            waiting.queues.look_at_all(database, now);
+        for database in databases {
+            waiting.queues.look_at_all(*database, now);
         }
     })?;
     set_next_timer(context)
+}
+
+/// A connection has ended, and the holds that are bound to it are to end.
+pub(crate) fn connection_ended(context: &Context, connection: u64) -> Result<(), Error> {
+    if session::connection_ended(connection)? {
+        set_next_timer(context)?;
+    }
+    Ok(())
 }
 
 /// The client of a grant gets its reply.
@@ -342,7 +426,7 @@ pub(crate) fn unblocked(context: &Context, client: BlockedClient) -> Result<bool
         return Ok(false);
     };
     if let Ok(key) = context.make_string(&lock.key) {
-        context.publish(event::REFUSE, key.as_argument());
+        journal::timed_out(context, key.as_argument());
     }
     // As in `wait`: the client has left its queue, and has to be let go.
     Ok(set_next_timer(context).map_or(true, |()| true))
@@ -365,6 +449,7 @@ pub(crate) fn gone(context: &Context, client: BlockedClient) -> Result<bool, Err
 /// The server has become a replica, which grants nothing. It sends its blocked clients away by itself, before it says
 /// so; Valkey 9.1 does not, after `CLUSTER FAILOVER`.
 pub(crate) fn demoted(context: &Context) -> Result<(), Error> {
+    session::forget_all()?;
     let left = waiting(|waiting| {
         waiting.grants.clear();
         waiting.queues.clear()
@@ -378,12 +463,11 @@ pub(crate) fn demoted(context: &Context) -> Result<(), Error> {
 /// Whether nobody waits, so that nothing would call into a module that is gone. What is kept is freed then: the server
 /// takes a module's variables away without asking what they own.
 pub(crate) fn end() -> bool {
-    let end = WAITING.with(|waiting| {
-        let is_idle = waiting.as_ref().is_none_or(Waiting::is_idle);
-        if is_idle {
-            *waiting = None;
-        }
-        is_idle
-    });
-    end.unwrap_or(false)
+    let ends = is_idle().unwrap_or(false);
+    if ends {
+        let _ = WAITING.with(Option::take);
+        session::end();
+        journal::end();
+    }
+    ends
 }

@@ -1,5 +1,5 @@
-//! Real locks for Redis and Valkey, as commands of the server: `LOCK.ACQUIRE`, `LOCK.RELEASE`, `LOCK.EXTEND` and
-//! `LOCK.FENCE`.
+//! Real locks for Redis and Valkey, as commands of the server: `LOCK.ACQUIRE`, `LOCK.RELEASE`, `LOCK.EXTEND`,
+//! `LOCK.FENCE` and `LOCK.INFO`.
 //!
 //! A lock is one ordinary string key: its name is the lock's, its value the holder's token, its TTL what is left of the
 //! hold. Nothing else is stored, so every change is the effect of a plain command and is replicated and logged as that
@@ -9,6 +9,8 @@
 //!
 //! - [`command`]: one file per command, each in three steps: parse, act, reply.
 //! - [`handover`]: from a lock that became free to its next holder, the only place that passes one on.
+//! - [`journal`]: what an operator hears of all that: counters, contention records, events.
+//! - [`session`]: holds that end with the connection that took them.
 //! - [`lock`]: the domain: ttls, holders, tokens, the fence clock and the wait queues. No server types; time and
 //!   randomness are handed in.
 //! - [`server`]: all that touches the server's API, and all the `unsafe`.
@@ -31,10 +33,12 @@
 
 mod command;
 mod error;
-mod event;
 mod handover;
+mod info;
+mod journal;
 mod lock;
 mod server;
+mod session;
 mod settings;
 mod state;
 
@@ -47,12 +51,18 @@ static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAl
 /// What the server learns of the module when it loads it.
 const MODULE: server::Module = server::Module {
     name: c"lock",
-    settings: &[&settings::MAX_TTL, &settings::MAX_CLOCK_SKEW, &settings::MAX_WAITERS],
+    settings: &[
+        &settings::MAX_TTL,
+        &settings::MAX_CLOCK_SKEW,
+        &settings::MAX_WAITERS,
+        &settings::CONTENTION_ENTRIES,
+    ],
     commands: &[
         server::Registration::of::<command::Acquire>(),
         server::Registration::of::<command::Release>(),
         server::Registration::of::<command::Extend>(),
         server::Registration::of::<command::Fence>(),
+        server::Registration::of::<command::Info>(),
     ],
 };
 
@@ -62,8 +72,13 @@ const HOOKS: server::Hooks = server::Hooks {
     unload: handover::end,
     promoted: state::restart_fences,
     demoted: handover::demoted,
+    configured: journal::forget_surplus,
+    info: info::show,
+    key_gone: handover::key_gone,
     key_changed: handover::key_changed,
-    database_changed: handover::database_changed,
+    keys_gone: handover::keys_gone,
+    databases_swapped: handover::databases_swapped,
+    connection_ended: handover::connection_ended,
     due: handover::due,
     answered: handover::answered,
     unblocked: handover::unblocked,

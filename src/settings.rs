@@ -11,3 +11,6 @@ pub(crate) static MAX_CLOCK_SKEW: Setting = Setting::new(c"max-clock-skew", 10_0
 
 /// How many clients may wait, over all locks; 0 = no bound. The server keeps some 40 KB for each.
 pub(crate) static MAX_WAITERS: Setting = Setting::new(c"max-waiters", 10_000, 0, i64::MAX);
+
+/// Of how many locks there is a contention record; 0 = of none.
+pub(crate) static CONTENTION_ENTRIES: Setting = Setting::new(c"contention-entries", 10_000, 0, 1_000_000);

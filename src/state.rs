@@ -33,6 +33,11 @@ pub(crate) fn next_fence(now: Now, after: i64) -> Result<i64, Error> {
     FENCES.with(|fences| fences.next(now, after))
 }
 
+/// The last fence of the clock; 0 before the first.
+pub(crate) fn last_fence() -> Result<i64, Error> {
+    FENCES.with(|fences| fences.last_handed_out())
+}
+
 /// A token that nobody else has.
 pub(crate) fn new_token() -> Result<[u8; TOKEN_LENGTH], Error> {
     RANDOM

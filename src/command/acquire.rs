@@ -1,14 +1,15 @@
 use crate::error::Error;
-use crate::event;
 use crate::handover;
+use crate::journal;
 use crate::lock::{Holder, Now, Ttl, TtlError, Waiter, parse_integer};
 use crate::server::{
     ArgumentKind, ArgumentSpec, Call, Command, CommandSpec, Failure, Key, KeyAccess, Memory, Reply, Text,
 };
+use crate::session;
 use crate::settings::MAX_TTL;
 use crate::state;
 
-/// `LOCK.ACQUIRE key token ttl [BLOCK timeout] [COUNTER counter-key]`: takes the lock for `ttl` milliseconds if it is
+/// `LOCK.ACQUIRE key token ttl [BLOCK timeout] [SESSION] [COUNTER counter-key]`: takes the lock for `ttl` milliseconds if it is
 /// free.
 ///
 /// Replies an array of the token and the fence, or null when the lock is not to be had. A token of `*` asks the server
@@ -18,6 +19,8 @@ use crate::state;
 /// With `BLOCK` it waits for the lock, first come, first served, up to `timeout` milliseconds, or for ever where that
 /// is 0. It does not wait inside a transaction or a script.
 ///
+/// With `SESSION` the hold also ends with the connection. The newest acquire of a token decides.
+///
 /// Replicated as `SET … PXAT`, or as `PEXPIREAT` when the holder prolonged; `INCR` for a counter. Refused when memory
 /// is full.
 pub(crate) struct Acquire;
@@ -26,9 +29,11 @@ impl Command for Acquire {
     const SPEC: CommandSpec = CommandSpec {
         name: c"LOCK.ACQUIRE",
         flags: c"write deny-oom fast blocking getkeys-api",
+        categories: "write fast keyspace blocking",
         arity: -4,
         summary: c"Takes a lock if it is free and returns its token and a fencing number.",
         complexity: c"O(1)",
+        tips: Some(c"nondeterministic_output"),
         key: KeyAccess::Update,
         counter_from: Some(4),
         arguments: &[
@@ -36,6 +41,7 @@ impl Command for Acquire {
             ArgumentSpec::fixed(c"token", ArgumentKind::String),
             ArgumentSpec::fixed(c"ttl", ArgumentKind::Integer),
             ArgumentSpec::after(c"BLOCK", c"timeout", ArgumentKind::Integer).optional(),
+            ArgumentSpec::word(c"SESSION", c"session").optional(),
             ArgumentSpec::after(c"COUNTER", c"counter-key", ArgumentKind::Key(1)).optional(),
         ],
     };
@@ -65,7 +71,11 @@ impl Command for Acquire {
         if counter.is_some_and(|counter| counter.as_ref() == key.as_ref()) {
             return Err(Error::CounterIsTheLock.into());
         }
+        let session = options.session.then(|| session::connection(call)).transpose()?;
         call.only_on_a_primary()?;
+        if session.is_some() {
+            session::listen(call)?;
+        }
 
         let token = if token.as_ref() == b"*" {
             Text::Made(call.make_string(&state::new_token()?)?)
@@ -79,14 +89,16 @@ impl Command for Acquire {
             let held_until = lock.deadline();
             drop(lock);
             let Some(block) = block.filter(|_| call.may_block()) else {
-                call.publish(event::REFUSE, key);
+                journal::refused(call, key);
                 return Ok(Reply::Null);
             };
             let waiter = Waiter {
                 token: Box::from(token.as_argument().as_ref()),
                 ttl,
                 counter: counter.map(|counter| Box::from(counter.as_ref())),
+                since: now.milliseconds(),
                 until: block.until,
+                session,
             };
             return Ok(handover::wait(call, key, waiter, held_until)?);
         }
@@ -102,18 +114,24 @@ impl Command for Acquire {
                 holder = lock.holder(token.as_argument());
                 if holder == Holder::Another {
                     drop(lock);
-                    call.publish(event::REFUSE, key);
+                    journal::refused(call, key);
                     return Ok(Reply::Null);
                 }
                 fence
             }
         };
-        match holder {
-            Holder::Caller if lock.deadline().is_none_or(|own| own >= deadline) => drop(lock),
-            Holder::Caller => lock.expire_at(deadline)?,
-            _ => lock.set(token.as_argument(), deadline)?,
+        session::decide(call, key, token.as_argument(), session)?;
+        if holder == Holder::Caller {
+            if lock.deadline().is_none_or(|own| own >= deadline) {
+                drop(lock);
+            } else {
+                lock.expire_at(deadline)?;
+            }
+            journal::reacquired(call, key);
+        } else {
+            lock.set(token.as_argument(), deadline)?;
+            journal::acquired(call, key);
         }
-        call.publish(event::ACQUIRE, key);
 
         Ok(Reply::Grant { token, fence })
     }
@@ -148,6 +166,7 @@ impl Block {
 struct Options {
     /// The position of the timeout.
     block: Option<usize>,
+    session: bool,
     /// The position of the counter key.
     counter: Option<usize>,
 }
@@ -157,6 +176,13 @@ impl Options {
         let mut options = Self::default();
         while let Some((_, name)) = arguments.next() {
             let name = name.as_ref();
+            if name.eq_ignore_ascii_case(b"SESSION") {
+                if options.session {
+                    return Err(Error::Syntax);
+                }
+                options.session = true;
+                continue;
+            }
             let option = if name.eq_ignore_ascii_case(b"BLOCK") {
                 &mut options.block
             } else if name.eq_ignore_ascii_case(b"COUNTER") {
@@ -188,29 +214,39 @@ mod tests {
         assert_eq!(
             parse(&["cOuNtEr", "c"]),
             Ok(Options {
-                block: None,
-                counter: Some(5)
+                counter: Some(5),
+                ..Options::default()
             })
         );
         assert_eq!(
             parse(&["COUNTER", "COUNTER"]),
             Ok(Options {
-                block: None,
-                counter: Some(5)
+                counter: Some(5),
+                ..Options::default()
             })
         );
         assert_eq!(
             parse(&["block", "1", "COUNTER", "c"]),
             Ok(Options {
                 block: Some(5),
-                counter: Some(7)
+                counter: Some(7),
+                ..Options::default()
+            })
+        );
+        assert_eq!(
+            parse(&["COUNTER", "SESSION", "sEsSiOn", "BLOCK", "1"]),
+            Ok(Options {
+                block: Some(8),
+                session: true,
+                counter: Some(5)
             })
         );
         assert_eq!(
             parse(&["COUNTER", "BLOCK", "BLOCK", "x"]),
             Ok(Options {
                 block: Some(7),
-                counter: Some(5)
+                counter: Some(5),
+                ..Options::default()
             })
         );
     }
@@ -224,6 +260,9 @@ mod tests {
             &["COUNTER", "a", "COUNTER", "b"],
             &["BLOCK", "1", "COUNTER", "a", "BLOCK", "1"],
             &["BLOCK", "1", "x"],
+            &["SESSION", "SESSION"],
+            &["SESSION", "1"],
+            &["SESSION", "COUNTER"],
             &["x"],
             &[""],
             &["COUNTER\0", "a"],
@@ -251,6 +290,7 @@ mod tests {
         prop_oneof![
             Just(b"COUNTER".to_vec()),
             Just(b"block".to_vec()),
+            Just(b"Session".to_vec()),
             prop::collection::vec(any::<u8>(), 0..12),
         ]
     }
@@ -262,7 +302,7 @@ mod tests {
             match Options::parse((FIRST_OPTION..).zip(&options)) {
                 Ok(parsed) => {
                     let given = [parsed.block, parsed.counter].into_iter().flatten().count();
-                    prop_assert_eq!(options.len(), 2 * given);
+                    prop_assert_eq!(options.len(), 2 * given + usize::from(parsed.session));
                     prop_assert!(parsed.block.is_none_or(|at| position(b"BLOCK", at - FIRST_OPTION - 1)));
                     prop_assert!(parsed.counter.is_none_or(|at| position(b"COUNTER", at - FIRST_OPTION - 1)));
                 }

@@ -1,6 +1,6 @@
 use crate::error::Error;
-use crate::event;
 use crate::handover;
+use crate::journal;
 use crate::lock::{Holder, Ttl, TtlError};
 use crate::server::{ArgumentKind, ArgumentSpec, Call, Command, CommandSpec, Failure, Key, KeyAccess, Reply};
 use crate::settings::MAX_TTL;
@@ -15,9 +15,11 @@ impl Command for Extend {
     const SPEC: CommandSpec = CommandSpec {
         name: c"LOCK.EXTEND",
         flags: c"write fast",
+        categories: "write fast keyspace",
         arity: 4,
         summary: c"Sets the remaining time of a lock if the token is its holder's.",
         complexity: c"O(1)",
+        tips: None,
         key: KeyAccess::Update,
         counter_from: None,
         arguments: &[
@@ -39,11 +41,12 @@ impl Command for Extend {
 
         let lock = Key::open(call, key)?;
         if lock.holder(token) != Holder::Caller {
+            journal::extend_missed();
             return Ok(Reply::Integer(0));
         }
         handover::known(call, key, token)?;
         lock.expire_at(deadline)?;
-        call.publish(event::EXTEND, key);
+        journal::extended(call, key);
 
         Ok(Reply::Integer(1))
     }

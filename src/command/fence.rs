@@ -1,5 +1,6 @@
 use crate::error::Error;
 use crate::handover;
+use crate::journal;
 use crate::lock::{Holder, is_too_far_ahead, parse_integer};
 use crate::server::{ArgumentKind, ArgumentSpec, Call, Command, CommandSpec, Failure, Key, KeyAccess, Memory, Reply};
 use crate::settings::MAX_CLOCK_SKEW;
@@ -17,9 +18,11 @@ impl Command for Fence {
     const SPEC: CommandSpec = CommandSpec {
         name: c"LOCK.FENCE",
         flags: c"write fast getkeys-api",
+        categories: "write fast keyspace",
         arity: -3,
         summary: c"Returns a fresh fencing number if the token is the lock holder's.",
         complexity: c"O(1)",
+        tips: Some(c"nondeterministic_output"),
         key: KeyAccess::Inspect,
         counter_from: Some(3),
         arguments: &[
@@ -67,6 +70,7 @@ impl Command for Fence {
             Some(counter) => call.increment(counter, Memory::Heeded)?,
             None => state::next_fence(now, after)?,
         };
+        journal::fenced();
 
         Ok(Reply::Integer(fence))
     }

@@ -1,5 +1,5 @@
-use crate::event;
 use crate::handover;
+use crate::journal;
 use crate::lock::Holder;
 use crate::server::{ArgumentKind, ArgumentSpec, Call, Command, CommandSpec, Failure, Key, KeyAccess, Reply};
 
@@ -13,9 +13,11 @@ impl Command for Release {
     const SPEC: CommandSpec = CommandSpec {
         name: c"LOCK.RELEASE",
         flags: c"write fast",
+        categories: "write fast keyspace",
         arity: 3,
         summary: c"Releases a lock if the token is its holder's.",
         complexity: c"O(1)",
+        tips: None,
         key: KeyAccess::Delete,
         counter_from: None,
         arguments: &[
@@ -30,6 +32,7 @@ impl Command for Release {
 
         let lock = Key::open(call, key)?;
         if lock.holder(token) != Holder::Caller {
+            journal::release_missed();
             return Ok(Reply::Integer(0));
         }
         handover::known(call, key, token)?;
@@ -38,7 +41,7 @@ impl Command for Release {
             handover::release(call, key, token)?;
         } else {
             lock.delete()?;
-            call.publish(event::RELEASE, key);
+            journal::released(call, key);
         }
 
         Ok(Reply::Integer(1))

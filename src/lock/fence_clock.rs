@@ -12,12 +12,14 @@ use super::Now;
 /// million fences a second.
 #[derive(Debug)]
 pub(crate) struct FenceClock {
+    /// No fence up to this one may be handed out.
     last: i64,
+    handed_out: i64,
 }
 
 impl FenceClock {
     pub(crate) const fn new() -> Self {
-        Self { last: 0 }
+        Self { last: 0, handed_out: 0 }
     }
 
     /// Starts anew, `skew` milliseconds ahead of the time of day; never backwards.
@@ -32,7 +34,13 @@ impl FenceClock {
     pub(crate) fn next(&mut self, now: Now, after: i64) -> i64 {
         let floor = self.last.max(after).saturating_add(1);
         self.last = floor.max(now.microseconds());
+        self.handed_out = self.last;
         self.last
+    }
+
+    /// The last fence that was handed out; 0 before the first.
+    pub(crate) const fn last_handed_out(&self) -> i64 {
+        self.handed_out
     }
 }
 
@@ -61,6 +69,15 @@ mod tests {
     #[test]
     fn the_first_fence_is_positive_even_before_the_epoch() {
         assert_eq!(FenceClock::new().next(at(-5), 0), 1);
+    }
+
+    #[test]
+    fn the_last_fence_is_the_one_handed_out_and_not_where_the_clock_starts() {
+        let mut fences = FenceClock::new();
+        fences.restart(at(T), SKEW);
+        assert_eq!(fences.last_handed_out(), 0);
+        let fence = fences.next(at(T), 0);
+        assert_eq!(fences.last_handed_out(), fence);
     }
 
     #[test]

@@ -1,21 +1,14 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use super::LockName;
-
-/// A lock that was handed to one who waited for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Grant {
-    pub(crate) lock: LockName,
-    pub(crate) token: Box<[u8]>,
-}
+use super::Hold;
 
 /// The grants of which it is not yet known whether the new holder has heard: a few, for the moment between the
 /// hand-over and the reply. A client that goes in that moment must not keep a lock that it does not know of.
 #[derive(Debug)]
 pub(crate) struct Grants<I> {
-    underway: HashMap<I, Grant>,
-    abandoned: Vec<Grant>,
+    underway: HashMap<I, Hold>,
+    abandoned: Vec<Hold>,
 }
 
 impl<I: Copy + Eq + Hash> Grants<I> {
@@ -32,7 +25,7 @@ impl<I: Copy + Eq + Hash> Grants<I> {
     }
 
     /// The lock is the client's, and the reply is on its way.
-    pub(crate) fn add(&mut self, client: I, grant: Grant) {
+    pub(crate) fn add(&mut self, client: I, grant: Hold) {
         self.underway.insert(client, grant);
     }
 
@@ -52,20 +45,21 @@ impl<I: Copy + Eq + Hash> Grants<I> {
     /// Somebody with the holder's token has taken the lock again, extended it or asked for a fence, and so knows of it:
     /// the client of a reply that was lost.
     pub(crate) fn known(&mut self, database: i32, key: &[u8], token: &[u8]) {
-        let is_it =
-            |grant: &Grant| grant.lock.database == database && *grant.lock.key == *key && *grant.token == *token;
+        let is_it = |grant: &Hold| grant.lock.database == database && *grant.lock.key == *key && *grant.token == *token;
         self.underway.retain(|_, grant| !is_it(grant));
         self.abandoned.retain(|grant| !is_it(grant));
     }
 
-    /// Whether there are grants that a client did not live to hear of.
-    pub(crate) fn has_abandoned(&self) -> bool {
-        !self.abandoned.is_empty()
+    /// A grant that its client did not live to hear of.
+    pub(crate) fn next_abandoned(&self) -> Option<&Hold> {
+        self.abandoned.last()
     }
 
-    /// One of those.
-    pub(crate) fn next_abandoned(&mut self) -> Option<Grant> {
-        self.abandoned.pop()
+    /// That one has been dealt with.
+    pub(crate) fn forget(&mut self, hold: &Hold) {
+        if let Some(index) = self.abandoned.iter().rposition(|abandoned| abandoned == hold) {
+            self.abandoned.swap_remove(index);
+        }
     }
 
     /// Forgets them all.
@@ -79,9 +73,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::lock::LockName;
 
-    fn grant(key: u8, token: u8) -> Grant {
-        Grant {
+    fn grant(key: u8, token: u8) -> Hold {
+        Hold {
             lock: LockName {
                 database: 0,
                 key: Arc::from([key]),
@@ -94,11 +89,14 @@ mod tests {
     fn a_grant_whose_client_has_gone_is_abandoned_once() {
         let mut grants = Grants::new();
         grants.add(1, grant(1, 1));
-        assert!(!grants.has_abandoned());
+        assert_eq!(grants.next_abandoned(), None);
         assert!(grants.lost(1));
         assert!(!grants.lost(1));
-        assert_eq!(grants.next_abandoned(), Some(grant(1, 1)));
-        assert!(!grants.has_abandoned());
+        assert_eq!(grants.next_abandoned(), Some(&grant(1, 1)));
+        grants.forget(&grant(2, 2));
+        assert_eq!(grants.next_abandoned(), Some(&grant(1, 1)));
+        grants.forget(&grant(1, 1));
+        assert_eq!(grants.next_abandoned(), None);
     }
 
     #[test]
@@ -122,7 +120,8 @@ mod tests {
             grants.known(0, &[1], &[1]);
             assert!(lost_first || !grants.lost(1));
             assert!(grants.lost(2));
-            assert_eq!(grants.next_abandoned(), Some(grant(2, 1)));
+            assert_eq!(grants.next_abandoned(), Some(&grant(2, 1)));
+            grants.forget(&grant(2, 1));
             assert_eq!(grants.next_abandoned(), None);
         }
     }

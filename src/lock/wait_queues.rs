@@ -18,8 +18,12 @@ pub(crate) struct Waiter {
     pub(crate) ttl: Ttl,
     /// The counter key that its fence is to come from.
     pub(crate) counter: Option<Box<[u8]>>,
+    /// The Unix time in milliseconds since which it waits.
+    pub(crate) since: i64,
     /// The Unix time in milliseconds at which it gives up; none if never.
     pub(crate) until: Option<i64>,
+    /// The connection to which its hold is to be bound.
+    pub(crate) session: Option<u64>,
 }
 
 /// For how many milliseconds the place of a client is kept that has gone.
@@ -44,14 +48,24 @@ pub(crate) struct WaitQueues<I> {
     looks: BTreeSet<(i64, LockName)>,
     /// The number that the next one to come draws.
     next_number: u64,
-    /// The numbers of clients that have gone, each with the Unix time in milliseconds until which it is kept.
-    kept: HashMap<Asker, (i64, u64)>,
+    /// The places of clients that have gone.
+    kept: HashMap<Asker, KeptPlace>,
     /// Those in the order in which they are forgotten; some have been taken again.
     kept_until: VecDeque<(i64, Asker)>,
 }
 
 /// A lock, and the token of one who asked for it.
 type Asker = (LockName, Box<[u8]>);
+
+/// The place of a client that has gone.
+#[derive(Clone, Copy, Debug)]
+struct KeptPlace {
+    number: u64,
+    /// The Unix time in milliseconds since which the client has waited.
+    since: i64,
+    /// The Unix time in milliseconds until which the place is kept.
+    until: i64,
+}
 
 /// The queue of one lock: never empty. A place in it is a number, drawn by whoever comes, and the lowest is served
 /// first. A list would not do: one who comes back has to find its place in the middle.
@@ -103,6 +117,24 @@ impl<I: Copy + Ord + Hash> WaitQueues<I> {
             .is_some_and(|queue| queue.by_token.contains_key(token))
     }
 
+    /// How many wait for a lock.
+    pub(crate) fn len_of(&self, database: i32, key: &[u8]) -> usize {
+        self.queue(database, key).map_or(0, |queue| queue.by_number.len())
+    }
+
+    /// The Unix time in milliseconds since which the first has waited who waits for a lock, and so longer than the others.
+    pub(crate) fn since(&self, database: i32, key: &[u8]) -> Option<i64> {
+        let (_, first) = self.queue(database, key)?.by_number.first_key_value()?;
+        Some(self.places.get(first)?.waiter.since)
+    }
+
+    /// For how many locks somebody waits.
+    pub(crate) fn locks(&self) -> usize {
+        self.queues
+            .values()
+            .fold(0, |sum, queues| sum.saturating_add(queues.len()))
+    }
+
     fn queue(&self, database: i32, key: &[u8]) -> Option<&Queue<I>> {
         self.queues.get(&database)?.get(key)
     }
@@ -113,20 +145,24 @@ impl<I: Copy + Ord + Hash> WaitQueues<I> {
 
     /// Puts a waiter at the end of the lock's queue; or, where one with the same token waits, or waited until it was
     /// lost a moment ago, in that one's place. One that still had the place is returned.
-    pub(crate) fn join(&mut self, lock: LockName, id: I, waiter: Waiter, now: i64) -> Option<I> {
+    pub(crate) fn join(&mut self, lock: LockName, id: I, mut waiter: Waiter, now: i64) -> Option<I> {
         self.forget_kept(now);
         let displaced = self
             .queue(lock.database, &lock.key)
             .and_then(|queue| queue.by_token.get(&waiter.token).copied());
         let old = match displaced {
-            Some(displaced) => self.take_place(displaced).map(|place| place.number),
+            Some(displaced) => {
+                let place = self.take_place(displaced);
+                place.map(|place| (place.number, place.waiter.since))
+            }
             None if self.kept.is_empty() => None,
             None => {
                 let kept = self.kept.remove(&(lock.clone(), waiter.token.clone()));
-                kept.map(|(_, number)| number)
+                kept.map(|place| (place.number, place.since))
             }
         };
-        let number = old.unwrap_or(self.next_number);
+        let (number, since) = old.unwrap_or((self.next_number, waiter.since));
+        waiter.since = since;
         self.next_number = self.next_number.max(number.saturating_add(1));
         let queues = self.queues.entry(lock.database).or_default();
         let queue = queues.entry(Arc::clone(&lock.key)).or_insert_with(|| Queue {
@@ -169,7 +205,12 @@ impl<I: Copy + Ord + Hash> WaitQueues<I> {
         };
         if lock.key.len().saturating_add(waiter.token.len()) <= LONGEST_KEPT {
             let (until, asker) = (now.saturating_add(KEPT_FOR), (lock, waiter.token));
-            self.kept.insert(asker.clone(), (until, number));
+            let place = KeptPlace {
+                number,
+                since: waiter.since,
+                until,
+            };
+            self.kept.insert(asker.clone(), place);
             self.kept_until.push_back((until, asker));
         }
         self.forget_kept(now);
@@ -184,11 +225,7 @@ impl<I: Copy + Ord + Hash> WaitQueues<I> {
                 break;
             }
             // Not one that was taken again meanwhile and then lost again, to be kept for longer.
-            if self
-                .kept
-                .get(&asker)
-                .is_some_and(|(kept_until, _)| *kept_until == until)
-            {
+            if self.kept.get(&asker).is_some_and(|place| place.until == until) {
                 self.kept.remove(&asker);
             }
         }
@@ -306,12 +343,12 @@ mod tests {
     struct Naive {
         waiting: Vec<(u64, LockName, u32, Waiter)>,
         looks: Vec<(i64, LockName)>,
-        lost: Vec<(i64, u64, LockName, Box<[u8]>)>,
+        lost: Vec<(i64, u64, LockName, Waiter)>,
         drawn: u64,
     }
 
     impl Naive {
-        fn join(&mut self, lock: LockName, id: u32, waiter: Waiter, now: i64) -> Option<u32> {
+        fn join(&mut self, lock: LockName, id: u32, mut waiter: Waiter, now: i64) -> Option<u32> {
             self.lost.retain(|(until, ..)| *until > now);
             let same = self
                 .waiting
@@ -320,13 +357,18 @@ mod tests {
             let lost = self
                 .lost
                 .iter()
-                .position(|(_, _, l, token)| *l == lock && *token == waiter.token);
+                .position(|(_, _, l, w)| *l == lock && w.token == waiter.token);
             let (number, displaced) = match (same, lost) {
                 (Some(index), _) => {
-                    let (number, _, displaced, _) = self.waiting.remove(index);
+                    let (number, _, displaced, before) = self.waiting.remove(index);
+                    waiter.since = before.since;
                     (number, Some(displaced))
                 }
-                (None, Some(index)) => (self.lost.remove(index).1, None),
+                (None, Some(index)) => {
+                    let (_, number, _, before) = self.lost.remove(index);
+                    waiter.since = before.since;
+                    (number, None)
+                }
                 (None, None) => {
                     self.drawn += 1;
                     (self.drawn, None)
@@ -356,7 +398,7 @@ mod tests {
                 .find(|(_, _, i, _)| *i == id)
                 .map(|(number, ..)| *number);
             self.leave(id).is_some_and(|(lock, waiter)| {
-                self.lost.push((now + KEPT_FOR, number.unwrap(), lock, waiter.token));
+                self.lost.push((now + KEPT_FOR, number.unwrap(), lock, waiter));
                 true
             })
         }
@@ -447,7 +489,7 @@ mod tests {
                 now += pause;
                 match step {
                     Step::Join { lock, token, until } => {
-                        let waiter = Waiter { token: Box::from([token]), ttl: Ttl::parse(b"1", 0).unwrap(), counter: None, until };
+                        let waiter = Waiter { token: Box::from([token]), ttl: Ttl::parse(b"1", 0).unwrap(), counter: None, since: now, until, session: None };
                         prop_assert_eq!(queues.join(lock.clone(), id, waiter.clone(), now), naive.join(lock, id, waiter, now));
                     }
                     Step::Lose(id) => prop_assert_eq!(queues.lose(id, now), naive.lose(id, now)),
@@ -483,8 +525,13 @@ mod tests {
                 prop_assert_eq!(queues.is_empty(), naive.waiting.is_empty());
                 prop_assert_eq!(queues.next_due(), naive.next_due());
                 prop_assert_eq!(queues.next_timeout(), naive.waiting.iter().filter_map(|(_, _, _, w)| w.until).min());
+                let locks: BTreeSet<_> = naive.waiting.iter().map(|(_, lock, _, _)| lock).collect();
+                prop_assert_eq!(queues.locks(), locks.len());
                 for (_, lock, _, waiter) in &naive.waiting {
                     prop_assert!(queues.has_waiters(lock.database, &lock.key));
+                    let same = || naive.waiting.iter().filter(|(_, l, _, _)| l == lock);
+                    prop_assert_eq!(queues.len_of(lock.database, &lock.key), same().count());
+                    prop_assert_eq!(queues.since(lock.database, &lock.key), same().map(|(_, _, _, w)| w.since).min());
                     prop_assert!(queues.has_token(lock.database, &lock.key, &waiter.token));
                 }
             }
@@ -511,7 +558,9 @@ mod tests {
             token,
             ttl: Ttl::parse(b"1", 0).unwrap(),
             counter: None,
+            since: 0,
             until: None,
+            session: None,
         }
     }
 
@@ -569,7 +618,9 @@ mod tests {
                 token: Box::from([id as u8]),
                 ttl: Ttl::parse(b"1", 0).unwrap(),
                 counter: None,
+                since: 0,
                 until: Some(5),
+                session: None,
             };
             queues.join(
                 LockName {

@@ -14,12 +14,12 @@ use redis_module::raw::{
 macro_rules! api {
     (
         required: { $($field:ident = $symbol:ident: fn($($type:ty),* $(; $variadic:tt)?) $(-> $output:ty)?;)* }
-        optional: { $($optional:ident = $optional_symbol:ident: fn() -> $optional_output:ty;)* }
+        optional: { $($optional:ident = $optional_symbol:ident: fn($($optional_type:ty),*) -> $optional_output:ty;)* }
     ) => {
         /// The server's functions, found once at load, so that no command has to ask whether the server has them.
         pub(super) struct Api {
             $(pub(super) $field: unsafe extern "C" fn($($type),* $(, $variadic)?) $(-> $output)?,)*
-            $(pub(super) $optional: Option<unsafe extern "C" fn() -> $optional_output>,)*
+            $(pub(super) $optional: Option<unsafe extern "C" fn($($optional_type),*) -> $optional_output>,)*
         }
 
         impl Api {
@@ -82,18 +82,24 @@ api! {
         get_abs_expire = RedisModule_GetAbsExpire: fn(*mut Key) -> raw::mstime_t;
         get_blocked_client_handle = RedisModule_GetBlockedClientHandle: fn(*mut Ctx) -> *mut BlockedClient;
         get_blocked_client_private_data = RedisModule_GetBlockedClientPrivateData: fn(*mut Ctx) -> *mut c_void;
+        get_client_info_by_id = RedisModule_GetClientInfoById: fn(*mut c_void, u64) -> c_int;
         get_client_id = RedisModule_GetClientId: fn(*mut Ctx) -> c_ulonglong;
         get_command = RedisModule_GetCommand: fn(*mut Ctx, *const c_char) -> *mut Command;
         get_command_keys = RedisModule_GetCommandKeys: fn(*mut Ctx, *mut *mut Str, c_int, *mut c_int) -> *mut c_int;
         get_context_flags = RedisModule_GetContextFlags: fn(*mut Ctx) -> c_int;
         get_my_cluster_id = RedisModule_GetMyClusterID: fn() -> *const c_char;
         get_selected_db = RedisModule_GetSelectedDb: fn(*mut Ctx) -> c_int;
+        info_add_field_long_long = RedisModule_InfoAddFieldLongLong: fn(
+            *mut raw::RedisModuleInfoCtx, *const c_char, c_longlong
+        ) -> c_int;
+        info_add_section = RedisModule_InfoAddSection: fn(*mut raw::RedisModuleInfoCtx, *const c_char) -> c_int;
         is_keys_position_request = RedisModule_IsKeysPositionRequest: fn(*mut Ctx) -> c_int;
         key_at_pos_with_flags = RedisModule_KeyAtPosWithFlags: fn(*mut Ctx, c_int, c_int);
         key_type = RedisModule_KeyType: fn(*mut Key) -> c_int;
         load_configs = RedisModule_LoadConfigs: fn(*mut Ctx) -> c_int;
         notify_keyspace_event = RedisModule_NotifyKeyspaceEvent: fn(*mut Ctx, c_int, *const c_char, *mut Str) -> c_int;
         open_key = RedisModule_OpenKey: fn(*mut Ctx, *mut Str, c_int) -> *mut Key;
+        register_info_func = RedisModule_RegisterInfoFunc: fn(*mut Ctx, raw::RedisModuleInfoFunc) -> c_int;
         register_numeric_config = RedisModule_RegisterNumericConfig: fn(
             *mut Ctx, *const c_char, c_longlong, c_uint, c_longlong, c_longlong,
             raw::RedisModuleConfigGetNumericFunc, raw::RedisModuleConfigSetNumericFunc, raw::RedisModuleConfigApplyFunc,
@@ -101,8 +107,10 @@ api! {
         ) -> c_int;
         replicate = RedisModule_Replicate: fn(*mut Ctx, *const c_char, *const c_char; ...) -> c_int;
         reply_with_array = RedisModule_ReplyWithArray: fn(*mut Ctx, c_long) -> c_int;
+        reply_with_c_string = RedisModule_ReplyWithCString: fn(*mut Ctx, *const c_char) -> c_int;
         reply_with_error = RedisModule_ReplyWithError: fn(*mut Ctx, *const c_char) -> c_int;
         reply_with_long_long = RedisModule_ReplyWithLongLong: fn(*mut Ctx, c_longlong) -> c_int;
+        reply_with_map = RedisModule_ReplyWithMap: fn(*mut Ctx, c_long) -> c_int;
         reply_with_null = RedisModule_ReplyWithNull: fn(*mut Ctx) -> c_int;
         reply_with_string = RedisModule_ReplyWithString: fn(*mut Ctx, *mut Str) -> c_int;
         select_db = RedisModule_SelectDb: fn(*mut Ctx, c_int) -> c_int;
@@ -125,8 +133,12 @@ api! {
         unblock_client = RedisModule_UnblockClient: fn(*mut BlockedClient, *mut c_void) -> c_int;
     }
     optional: {
+        // Redis 7.4 and Valkey.
+        add_acl_category = RedisModule_AddACLCategory: fn(*mut Ctx, *const c_char) -> c_int;
         // Redis 7.2 and Valkey.
         cached_microseconds = RedisModule_CachedMicroseconds: fn() -> raw::ustime_t;
+        // Redis 7.2 and Valkey.
+        set_command_acl_categories = RedisModule_SetCommandACLCategories: fn(*mut Command, *const c_char) -> c_int;
     }
 }
 

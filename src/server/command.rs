@@ -1,10 +1,11 @@
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, CString, c_int};
 
 use redis_module::raw::{RedisModuleCmdFunc, RedisModuleCtx, RedisModuleString};
 
 use super::api::{Api, ERR, OK};
 use super::boundary::boundary;
 use super::{Call, CommandSpec, Failure, Reply};
+use crate::MODULE;
 
 /// A command of the module's.
 pub(crate) trait Command {
@@ -51,7 +52,30 @@ impl Registration {
                 OK => Ok(()),
                 _ => Err(c"the server does not take the description of a command"),
             }
-        })
+        })?;
+        let Some(set_categories) = api.set_command_acl_categories else {
+            return Ok(());
+        };
+        // Redis 7.2 has categories for the commands of modules, but none of a module's own.
+        let own = if api.add_acl_category.is_some() { " lock" } else { "" };
+        let categories = CString::new([self.spec.categories, own].concat()).unwrap_or_default();
+        // SAFETY: the command is the one just created, and the server copies the text.
+        match unsafe { set_categories(command, categories.as_ptr()) } {
+            OK => Ok(()),
+            _ => Err(c"the server does not take the ACL categories of a command"),
+        }
+    }
+}
+
+/// Makes the ACL category of the module's commands, which is called as the module is.
+pub(super) fn add_acl_category(api: &Api, ctx: *mut RedisModuleCtx) -> Result<(), &'static CStr> {
+    let Some(add) = api.add_acl_category else {
+        return Ok(());
+    };
+    // SAFETY: `ctx` is the context of the load, and the name is static.
+    match unsafe { add(ctx, MODULE.name.as_ptr()) } {
+        OK => Ok(()),
+        _ => Err(c"cannot make an ACL category: another module may have one of that name"),
     }
 }
 

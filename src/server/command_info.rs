@@ -15,8 +15,12 @@ pub(crate) struct CommandSpec {
     pub(crate) flags: &'static CStr,
     /// The number of arguments, the name included; -N for N or more.
     pub(crate) arity: c_int,
+    /// The built-in ACL categories to which it belongs, where the server has categories for modules' commands.
+    pub(crate) categories: &'static str,
     pub(crate) summary: &'static CStr,
     pub(crate) complexity: &'static CStr,
+    /// What clients and proxies may want to know of its replies.
+    pub(crate) tips: Option<&'static CStr>,
     /// What it does to the lock's key, which is the first argument of each command.
     pub(crate) key: KeyAccess,
     /// Where the search for the keyword `COUNTER` starts, in commands that can have a counter key.
@@ -29,6 +33,8 @@ pub(crate) struct CommandSpec {
 pub(crate) enum KeyAccess {
     /// It tells something of the value, without giving it away.
     Inspect,
+    /// It gives the value away.
+    Read,
     /// It may change the value or the TTL.
     Update,
     /// It may delete the key.
@@ -48,6 +54,7 @@ impl KeyAccess {
         const DELETE: c_int = 1 << 7;
         match self {
             Self::Inspect => RO,
+            Self::Read => RO | ACCESS,
             Self::Update => RW | UPDATE,
             Self::Delete => RW | DELETE,
             Self::UpdateAndAccess => RW | ACCESS | UPDATE,
@@ -70,6 +77,8 @@ pub(crate) enum ArgumentKind {
     Key(c_int),
     String,
     Integer,
+    /// A word, and nothing else.
+    Word,
     /// One of several.
     OneOf(&'static [ArgumentSpec]),
 }
@@ -93,6 +102,11 @@ impl ArgumentSpec {
             token: Some(token),
             optional: false,
         }
+    }
+
+    /// A word that stands for itself.
+    pub(crate) const fn word(token: &'static CStr, name: &'static CStr) -> Self {
+        Self::after(token, name, ArgumentKind::Word)
     }
 
     /// The same, left out at will.
@@ -130,7 +144,7 @@ impl CommandSpec {
             complexity: self.complexity.as_ptr(),
             since: SINCE.as_ptr(),
             history: ptr::null_mut(),
-            tips: ptr::null(),
+            tips: self.tips.map_or(ptr::null(), CStr::as_ptr),
             arity: self.arity,
             key_specs: keys.as_mut_ptr(),
             args: arguments.list.as_mut_ptr(),
@@ -241,6 +255,7 @@ impl ArgumentKind {
             Self::Key(_) => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY,
             Self::String => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
             Self::Integer => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
+            Self::Word => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
             Self::OneOf(_) => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF,
         }
     }

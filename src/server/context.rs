@@ -1,5 +1,5 @@
 use std::ffi::{CStr, c_int};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use redis_module::raw::{
     REDISMODULE_CTX_FLAGS_DENY_BLOCKING, REDISMODULE_CTX_FLAGS_LOADING, REDISMODULE_CTX_FLAGS_LUA,
@@ -80,6 +80,15 @@ impl Context {
         !self.has_flag(REDISMODULE_CTX_FLAGS_DENY_BLOCKING | REDISMODULE_CTX_FLAGS_LUA | REDISMODULE_CTX_FLAGS_MULTI)
     }
 
+    /// The number of the connection that sent the running command. A script and another module have none.
+    pub(crate) fn connection(&self) -> Option<u64> {
+        // SAFETY: the context is alive.
+        let id = unsafe { (self.api.get_client_id)(self.ctx()) };
+        // SAFETY: null asks only whether there is such a client, and the server knows those with a connection.
+        let status = unsafe { (self.api.get_client_info_by_id)(ptr::null_mut(), id) };
+        (status == OK).then_some(id)
+    }
+
     pub(super) fn has_flag(&self, any: u32) -> bool {
         // SAFETY: the context is alive.
         let flags = unsafe { (self.api.get_context_flags)(self.ctx()) };
@@ -116,6 +125,24 @@ impl Context {
         // SAFETY: the strings end in NUL, and `s` takes the one argument, which is alive.
         let reply = unsafe { (self.api.call)(self.ctx(), c"INCR".as_ptr(), format.as_ptr(), counter.raw()) };
         CallReply::new(self.api, NonNull::new(reply).ok_or(Error::Internal)?).integer()
+    }
+
+    /// Whether the server would carry out a write to a key now, for an entry that is no command. It may refuse it as it
+    /// refuses a script's: the slot is not its own, it has too few replicas, its disk is full.
+    pub(crate) fn writes_to(&self, key: Argument<'_>) -> bool {
+        // The checks come before the command, which changes nothing: no deadline is earlier than this one.
+        // SAFETY: the strings end in NUL, and the format takes a string, which is alive, a `long long` and a C string.
+        let reply = unsafe {
+            (self.api.call)(
+                self.ctx(),
+                c"PEXPIREAT".as_ptr(),
+                c"ESslc".as_ptr(),
+                key.raw(),
+                0i64,
+                c"GT".as_ptr(),
+            )
+        };
+        NonNull::new(reply).is_some_and(|reply| !CallReply::new(self.api, reply).view().is_error())
     }
 
     /// `SET key token PXAT deadline`, for a grant to somebody who has been waiting. No key may be open.

@@ -1,4 +1,4 @@
-use super::{Argument, BlockedClient, Context};
+use super::{Argument, BlockedClient, Context, InfoReply};
 use crate::error::Error;
 use crate::lock::Now;
 
@@ -12,10 +12,20 @@ pub(crate) struct Hooks {
     pub(crate) promoted: fn(Now) -> Result<(), Error>,
     /// The server, until now a primary, has become a replica.
     pub(crate) demoted: fn(&Context) -> Result<(), Error>,
-    /// A key has gone or changed its deadline.
+    /// A setting has a new value.
+    pub(crate) configured: fn(),
+    /// The server is asked what it can tell of the module.
+    pub(crate) info: fn(&InfoReply),
+    /// A key has gone.
+    pub(crate) key_gone: fn(&Context, Argument<'_>) -> Result<(), Error>,
+    /// A key has been made, or has changed its deadline.
     pub(crate) key_changed: fn(&Context, Argument<'_>) -> Result<(), Error>,
-    /// The keys of a database, or of all, have gone or changed.
-    pub(crate) database_changed: fn(&Context, Option<i32>) -> Result<(), Error>,
+    /// The keys of a database, or of all, have gone.
+    pub(crate) keys_gone: fn(&Context, Option<i32>) -> Result<(), Error>,
+    /// Two databases have changed places.
+    pub(crate) databases_swapped: fn(&Context, i32, i32) -> Result<(), Error>,
+    /// A connection has ended, by its number.
+    pub(crate) connection_ended: fn(&Context, u64) -> Result<(), Error>,
     /// The time has come that was set with [`super::set_timer`].
     pub(crate) due: fn(&Context) -> Result<(), Error>,
     /// A blocked client gets its answer.

@@ -79,10 +79,11 @@ impl<'a> Key<'a> {
 
     /// Who holds the lock, seen by a caller with this token.
     pub(crate) fn holder(&self, token: Argument<'_>) -> Holder {
-        Holder::of(self.value(), token.as_ref())
+        Holder::of(self.token(), token.as_ref())
     }
 
-    fn value(&self) -> Option<&[u8]> {
+    /// The holder's token; none if nobody holds the lock.
+    pub(crate) fn token(&self) -> Option<&[u8]> {
         if !self.exists {
             return None;
         }

@@ -3,9 +3,10 @@ use std::mem;
 use std::ptr::NonNull;
 
 use redis_module::raw::{
-    REDISMODULE_EVENT_FLUSHDB, REDISMODULE_EVENT_SWAPDB, REDISMODULE_NOTIFY_EVICTED, REDISMODULE_NOTIFY_EXPIRED,
-    REDISMODULE_NOTIFY_GENERIC, REDISMODULE_SUBEVENT_FLUSHDB_END, RedisModuleCtx, RedisModuleEvent,
-    RedisModuleFlushInfo, RedisModuleString, RedisModuleSwapDbInfo,
+    REDISMODULE_EVENT_CLIENT_CHANGE, REDISMODULE_EVENT_FLUSHDB, REDISMODULE_EVENT_SWAPDB, REDISMODULE_NOTIFY_EVICTED,
+    REDISMODULE_NOTIFY_EXPIRED, REDISMODULE_NOTIFY_GENERIC, REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED,
+    REDISMODULE_SUBEVENT_FLUSHDB_END, RedisModuleClientInfo, RedisModuleCtx, RedisModuleEvent,
+    RedisModuleEventCallback, RedisModuleFlushInfo, RedisModuleString, RedisModuleSwapDbInfo,
 };
 
 use super::api::{Api, OK};
@@ -15,12 +16,13 @@ use super::{Context, MainThread};
 use crate::HOOKS;
 use crate::error::Error;
 
-static LISTENING: MainThread<bool> = MainThread::new(false);
+static LISTENING_FOR_KEYS: MainThread<bool> = MainThread::new(false);
+static LISTENING_FOR_CONNECTIONS: MainThread<bool> = MainThread::new(false);
 
 /// Listens, from the first call on, for every event by which a key can go or change its deadline. Not from the load on:
 /// each such event of the server costs a little, which nobody should pay who never waits.
 pub(crate) fn listen_for_keys(context: &Context) -> Result<(), Error> {
-    if LISTENING.with(|listening| mem::replace(listening, true))? {
+    if LISTENING_FOR_KEYS.with(|listening| mem::replace(listening, true))? {
         return Ok(());
     }
     let classes = REDISMODULE_NOTIFY_GENERIC | REDISMODULE_NOTIFY_EXPIRED | REDISMODULE_NOTIFY_EVICTED;
@@ -31,15 +33,28 @@ pub(crate) fn listen_for_keys(context: &Context) -> Result<(), Error> {
     }
 }
 
+/// Listens, from the first call on, for the ends of connections. Not from the load on: the server looks up each one's
+/// address for it.
+pub(crate) fn listen_for_connections(context: &Context) -> Result<(), Error> {
+    if LISTENING_FOR_CONNECTIONS.with(|listening| mem::replace(listening, true))? {
+        return Ok(());
+    }
+    if subscribe(
+        context.api,
+        context.ctx(),
+        REDISMODULE_EVENT_CLIENT_CHANGE,
+        Some(connection_changed),
+    ) {
+        Ok(())
+    } else {
+        Err(Error::Internal)
+    }
+}
+
 /// Listens for what changes whole databases, of which the keys' events do not tell.
 pub(super) fn listen_for_databases(api: &Api, ctx: *mut RedisModuleCtx) -> Result<(), &'static CStr> {
-    let subscribe = |id, callback| {
-        let event = RedisModuleEvent { id, dataver: 1 };
-        // SAFETY: `ctx` is the context of the load, and the callback has the signature of an event's.
-        unsafe { (api.subscribe_to_server_event)(ctx, event, callback) }
-    };
-    if subscribe(REDISMODULE_EVENT_FLUSHDB, Some(flushed)) == OK
-        && subscribe(REDISMODULE_EVENT_SWAPDB, Some(swapped)) == OK
+    if subscribe(api, ctx, REDISMODULE_EVENT_FLUSHDB, Some(flushed))
+        && subscribe(api, ctx, REDISMODULE_EVENT_SWAPDB, Some(swapped))
     {
         Ok(())
     } else {
@@ -47,20 +62,36 @@ pub(super) fn listen_for_databases(api: &Api, ctx: *mut RedisModuleCtx) -> Resul
     }
 }
 
+fn subscribe(api: &Api, ctx: *mut RedisModuleCtx, id: u64, callback: RedisModuleEventCallback) -> bool {
+    let event = RedisModuleEvent { id, dataver: 1 };
+    // SAFETY: `ctx` is the context of the running entry, and the callback has the signature of an event's.
+    unsafe { (api.subscribe_to_server_event)(ctx, event, callback) == OK }
+}
+
 extern "C" fn key_changed(
     ctx: *mut RedisModuleCtx,
     _class: c_int,
-    _event: *const c_char,
+    event: *const c_char,
     key: *mut RedisModuleString,
 ) -> c_int {
     // SAFETY: the context lives until this function returns.
     if let (Some(context), Some(key)) = (unsafe { Context::new(ctx) }, NonNull::new(key)) {
         // SAFETY: the key lives until this function returns.
         let key = unsafe { Argument::new(context.api, key) };
-        let _ = boundary(|| (HOOKS.key_changed)(&context, key));
+        // SAFETY: the server passes the event's name, which ends in NUL and lives until this function returns.
+        let event = unsafe { CStr::from_ptr(event) };
+        let hook = if GONE.contains(&event) {
+            HOOKS.key_gone
+        } else {
+            HOOKS.key_changed
+        };
+        let _ = boundary(|| hook(&context, key));
     }
     OK
 }
+
+/// The events of a key that is no longer there.
+const GONE: [&CStr; 5] = [c"del", c"expired", c"evicted", c"rename_from", c"move_from"];
 
 unsafe extern "C" fn flushed(ctx: *mut RedisModuleCtx, _event: RedisModuleEvent, step: u64, data: *mut c_void) {
     if step != REDISMODULE_SUBEVENT_FLUSHDB_END {
@@ -72,7 +103,7 @@ unsafe extern "C" fn flushed(ctx: *mut RedisModuleCtx, _event: RedisModuleEvent,
     let database = info.map(|info| info.dbnum).filter(|number| *number >= 0);
     // SAFETY: the context lives until this function returns.
     if let Some(context) = unsafe { Context::new(ctx) } {
-        let _ = boundary(|| (HOOKS.database_changed)(&context, database));
+        let _ = boundary(|| (HOOKS.keys_gone)(&context, database));
     }
 }
 
@@ -81,8 +112,23 @@ unsafe extern "C" fn swapped(ctx: *mut RedisModuleCtx, _event: RedisModuleEvent,
     let info = unsafe { data.cast::<RedisModuleSwapDbInfo>().as_ref() };
     // SAFETY: the context lives until this function returns.
     if let (Some(context), Some(info)) = (unsafe { Context::new(ctx) }, info) {
-        for database in [info.dbnum_first, info.dbnum_second] {
-            let _ = boundary(|| (HOOKS.database_changed)(&context, Some(database)));
-        }
+        let _ = boundary(|| (HOOKS.databases_swapped)(&context, info.dbnum_first, info.dbnum_second));
+    }
+}
+
+unsafe extern "C" fn connection_changed(
+    ctx: *mut RedisModuleCtx,
+    _event: RedisModuleEvent,
+    step: u64,
+    data: *mut c_void,
+) {
+    if step != REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
+        return;
+    }
+    // SAFETY: as in `flushed`.
+    let info = unsafe { data.cast::<RedisModuleClientInfo>().as_ref() };
+    // SAFETY: the context lives until this function returns.
+    if let (Some(context), Some(info)) = (unsafe { Context::new(ctx) }, info) {
+        let _ = boundary(|| (HOOKS.connection_ended)(&context, info.id));
     }
 }

@@ -1,10 +1,12 @@
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, CString, c_int};
 
-use redis_module::raw::{Export_RedisModule_Init, RedisModuleCtx, RedisModuleString};
+use redis_module::raw::{Export_RedisModule_Init, REDISMODULE_CTX_FLAGS_EVICT, RedisModuleCtx, RedisModuleString};
 
 use super::api::{Api, ERR, OK, find_api};
 use super::boundary::boundary;
+use super::command::add_acl_category;
 use super::constant::PXAT;
+use super::info::answer_info;
 use super::key::PLAIN_COMMANDS;
 use super::string::OwnedString;
 use super::{Registration, Setting, clock, listen, log, module_options, role};
@@ -84,6 +86,7 @@ unsafe extern "C" fn RedisModule_OnLoad(
 extern "C" fn RedisModule_OnUnload(_ctx: *mut RedisModuleCtx) -> c_int {
     let unloaded = boundary(|| {
         if (HOOKS.unload)() {
+            log::stop_reporting_panics();
             PXAT.free()
         } else {
             Err(Error::Internal)
@@ -109,7 +112,9 @@ fn load(api: &'static Api, ctx: *mut RedisModuleCtx, argc: c_int) -> Result<(), 
             return Err(c"SET, DEL, PEXPIREAT or INCR has been renamed: a lock could not be replicated");
         }
     }
+    log::report_panics();
     module_options::signal_at_close(api, ctx, false);
+    add_acl_category(api, ctx)?;
     for command in MODULE.commands {
         command.register(api, ctx)?;
     }
@@ -122,8 +127,29 @@ fn load(api: &'static Api, ctx: *mut RedisModuleCtx, argc: c_int) -> Result<(), 
     }
     role::follow(api, ctx)?;
     listen::listen_for_databases(api, ctx)?;
+    answer_info(api, ctx)?;
     (HOOKS.loaded)(clock::now(api)).map_err(|_| c"the system has no randomness to give")?;
-    PXAT.make(api).map_err(|_| c"internal error")
+    PXAT.make(api).map_err(|_| c"internal error")?;
+    log::notice(ctx, &CString::new(greeting()).unwrap_or_default());
+    // SAFETY: `ctx` is the context of the load.
+    let flags = unsafe { (api.get_context_flags)(ctx) };
+    if u32::try_from(flags).is_ok_and(|flags| flags & REDISMODULE_CTX_FLAGS_EVICT != 0) {
+        log::warning(
+            ctx,
+            c"maxmemory-policy may evict a lock that is held: set it to noeviction",
+        );
+    }
+    Ok(())
+}
+
+/// What the log says of a module that has been loaded: its version, and its settings.
+fn greeting() -> String {
+    let settings: Vec<_> = MODULE
+        .settings
+        .iter()
+        .map(|setting| format!("{} {}", setting.name().to_string_lossy(), setting.get()))
+        .collect();
+    format!("redis-lock {}: {}", env!("CARGO_PKG_VERSION"), settings.join(", "))
 }
 
 /// Whether the server has a command under this name.

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use redis_module::raw::{REDISMODULE_CONFIG_DEFAULT, RedisModuleCtx, RedisModuleString};
 
 use super::api::{Api, OK};
+use super::boundary::boundary;
+use crate::HOOKS;
 
 /// An integer in the server's configuration, under the module's name: `lock.NAME`.
 pub(crate) struct Setting {
@@ -25,6 +27,10 @@ impl Setting {
             max,
             value: AtomicI64::new(default),
         }
+    }
+
+    pub(super) const fn name(&self) -> &'static CStr {
+        self.name
     }
 
     pub(crate) fn get(&self) -> i64 {
@@ -74,6 +80,7 @@ extern "C" fn set(
     // SAFETY: as in `get`.
     if let Some(setting) = unsafe { setting.cast::<Setting>().as_ref() } {
         setting.value.store(value, Ordering::Relaxed);
+        let _ = boundary(HOOKS.configured);
     }
     OK
 }
