@@ -15,6 +15,7 @@ pub(crate) mod error {
     pub(crate) const TIMEOUT: &str = "ERR timeout is not an integer or out of range";
     pub(crate) const NEGATIVE_TIMEOUT: &str = "ERR timeout is negative";
     pub(crate) const LATE_TIMEOUT: &str = "ERR timeout is out of range";
+    pub(crate) const SESSION: &str = "ERR SESSION is not allowed in scripts";
 
     /// Which of them a command may answer.
     pub(crate) fn of(command: &[u8]) -> &'static [&'static str] {
@@ -27,6 +28,7 @@ pub(crate) mod error {
                 TIMEOUT,
                 NEGATIVE_TIMEOUT,
                 LATE_TIMEOUT,
+                SESSION,
                 COUNTER,
                 OVERFLOW,
                 WRONG_TYPE,
