@@ -125,8 +125,8 @@ impl Run {
         self.wire.send(&bytes);
         for sent in &batch {
             let reply = self.wire.receive();
-            if let Sent::Call(call, _) = sent {
-                self.check(call, &reply, now);
+            if let Sent::Call(call, in_script) = sent {
+                self.check(call, *in_script, &reply, now);
             }
         }
         assert_eq!(self.wire.call(&cmd!("ECHO", "in step")), b"$7\r\nin step\r\n");
@@ -188,15 +188,16 @@ impl Run {
             for _ in 0..[0, 0, 1, 1, 1, 2][self.random.random_range(0..6)] {
                 let option = match name.as_str() {
                     "LOCK.FENCE" => self.pick(&["COUNTER", "AFTER"]),
-                    _ => self.pick(&["COUNTER", "COUNTER", "COUNTER", "BLOCK", "SESSION"]),
+                    _ => self.pick(&["COUNTER", "COUNTER", "BLOCK", "SESSION", "SESSION"]),
                 };
-                let value = match option {
+                call.push(option.as_bytes().to_vec());
+                call.push(match option {
+                    "SESSION" => continue,
                     "COUNTER" if self.random.random_bool(0.3) => FULL.as_bytes().to_vec(),
                     "BLOCK" if self.random.random_bool(0.8) => self.number(now),
                     "COUNTER" | "BLOCK" => self.pick(&KEYS).as_bytes().to_vec(),
                     _ => self.number(now),
-                };
-                call.extend([option.as_bytes().to_vec(), value]);
+                });
             }
         }
         while self.random.random_bool(0.35) {
@@ -212,7 +213,7 @@ impl Run {
             0 => self.number(now),
             1 => self.bytes(),
             2 => self
-                .pick(&["COUNTER", "AFTER", "*", "", "\0", "Ā", "😀", "%s%n", "\r\n"])
+                .pick(&["COUNTER", "SESSION", "AFTER", "*", "", "\0", "Ā", "😀", "%s%n", "\r\n"])
                 .as_bytes()
                 .to_vec(),
             3 => self.pick(&KEYS).as_bytes().to_vec(),
@@ -295,7 +296,7 @@ impl Run {
         words[self.random.random_range(0..words.len())]
     }
 
-    fn check(&mut self, call: &[Vec<u8>], reply: &[u8], now: i64) {
+    fn check(&mut self, call: &[Vec<u8>], in_script: bool, reply: &[u8], now: i64) {
         if let Some(error) = arity_error(call) {
             assert_eq!(reply, format!("-{error}\r\n").as_bytes(), "{call:?}");
             return;
@@ -304,7 +305,7 @@ impl Run {
         call[0].make_ascii_uppercase();
         let answer = answer(&call, reply);
         // It was carried out between these two moments, and no verdict changes more than once with time.
-        let verdicts = [now, now + DELAY].map(|now| self.verdict(&call, now));
+        let verdicts = [now, now + DELAY].map(|now| self.verdict(&call, in_script, now));
         let fits = verdicts.iter().any(|verdict| fits(verdict, &answer, self.last));
         let shown: Vec<_> = call.iter().map(|word| shown(word)).collect();
         assert!(
@@ -389,9 +390,9 @@ fn fits(verdict: &Verdict, answer: &Answer, last: i64) -> bool {
 }
 
 impl Run {
-    fn verdict(&self, call: &[Vec<u8>], now: i64) -> Verdict {
+    fn verdict(&self, call: &[Vec<u8>], in_script: bool, now: i64) -> Verdict {
         match call[0].as_slice() {
-            b"LOCK.ACQUIRE" => self.acquire_verdict(call, now),
+            b"LOCK.ACQUIRE" => self.acquire_verdict(call, in_script, now),
             b"LOCK.EXTEND" => self
                 .check_ttl(&call[3], now, error::EXTEND_TTL)
                 .map(|()| Right::default()),
@@ -400,15 +401,20 @@ impl Run {
         }
     }
 
-    fn acquire_verdict(&self, call: &[Vec<u8>], now: i64) -> Verdict {
-        let (mut timeout, mut counter) = (None, None);
-        for option in call[4..].chunks(2) {
-            let place = match option[0].to_ascii_uppercase().as_slice() {
+    fn acquire_verdict(&self, call: &[Vec<u8>], in_script: bool, now: i64) -> Verdict {
+        let (mut timeout, mut counter, mut session) = (None, None, None);
+        let mut options = call[4..].iter();
+        while let Some(option) = options.next() {
+            let place = match option.to_ascii_uppercase().as_slice() {
                 b"BLOCK" => &mut timeout,
                 b"COUNTER" => &mut counter,
+                b"SESSION" => &mut session,
                 _ => return Err(error::SYNTAX),
             };
-            let value = option.get(1).ok_or(error::SYNTAX)?;
+            let value = match option.eq_ignore_ascii_case(b"SESSION") {
+                true => option,
+                false => options.next().ok_or(error::SYNTAX)?,
+            };
             if place.replace(value).is_some() {
                 return Err(error::SYNTAX);
             }
@@ -428,6 +434,9 @@ impl Run {
         }
         if counter == Some(&call[1]) {
             return Err(error::COUNTER);
+        }
+        if in_script && session.is_some() {
+            return Err(error::SESSION);
         }
         Ok(counter.map_or_else(Right::default, |counter| counted(counter)))
     }

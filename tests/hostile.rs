@@ -68,7 +68,7 @@ fn hostile() -> Vec<Vec<u8>> {
 }
 
 /// Calls that reach every step of every command; `job` is held by `me`, `list` is a list, `full` cannot be counted.
-const CALLS: [&[&str]; 12] = [
+const CALLS: [&[&str]; 14] = [
     &["LOCK.ACQUIRE", "free", "me", "60000"],
     &["LOCK.ACQUIRE", "job", "me", "60000"],
     &["LOCK.ACQUIRE", "job", "me", "60000", "x"],
@@ -76,6 +76,8 @@ const CALLS: [&[&str]; 12] = [
     &["LOCK.ACQUIRE", "free", "me", "60000", "COUNTER", "full"],
     // With another token it waits, as briefly as can be.
     &["LOCK.ACQUIRE", "job", "me", "60000", "BLOCK", "1"],
+    &["LOCK.ACQUIRE", "bound", "me", "60000", "SESSION"],
+    &["LOCK.ACQUIRE", "bound", "me", "60000", "SESSION", "COUNTER", "count"],
     &["LOCK.RELEASE", "released", "me"],
     &["LOCK.EXTEND", "job", "me", "60000"],
     &["LOCK.FENCE", "job", "me"],
@@ -272,7 +274,7 @@ fn a_hundred_thousand_arguments_are_a_syntax_error() {
     let server = server();
     let mut client = server.client();
     let before = Keyspace::of(&mut client);
-    for word in ["COUNTER", "AFTER", "", "1"] {
+    for word in ["COUNTER", "SESSION", "AFTER", "", "1"] {
         for call in [
             cmd!("LOCK.ACQUIRE", "job", "me", 60_000),
             cmd!("LOCK.FENCE", "job", "me"),

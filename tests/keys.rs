@@ -68,7 +68,7 @@ fn every_command_has_its_flags_and_complete_key_specifications() {
 }
 
 /// Calls, with the keys in them and what happens to these.
-const CALLS: [(&str, &[&str]); 23] = [
+const CALLS: [(&str, &[&str]); 26] = [
     ("LOCK.ACQUIRE k t 1", &["k RW update"]),
     ("lock.acquire k t 1 COUNTER c", &["k RW update", "c RW access update"]),
     ("LOCK.ACQUIRE k t 1 cOuNtEr c", &["k RW update", "c RW access update"]),
@@ -95,6 +95,15 @@ const CALLS: [(&str, &[&str]); 23] = [
     (
         "LOCK.ACQUIRE k t 1 COUNTER BLOCK BLOCK 0",
         &["k RW update", "BLOCK RW access update"],
+    ),
+    ("LOCK.ACQUIRE k t 1 SESSION", &["k RW update"]),
+    (
+        "LOCK.ACQUIRE k t 1 SESSION COUNTER c",
+        &["k RW update", "c RW access update"],
+    ),
+    (
+        "LOCK.ACQUIRE k t 1 COUNTER SESSION session",
+        &["k RW update", "SESSION RW access update"],
     ),
     // Without the counter's name there is no counter.
     ("LOCK.ACQUIRE k t 1 COUNTER", &["k RW update"]),

@@ -1,8 +1,8 @@
 //! Connections that hold locks with `SESSION`, and their ends.
 
-use redis::{Cmd, Value};
+use redis::Cmd;
 
-use super::{Client, Server, assert_acquired, bulk, call, cmd, eventually, int, okay, settle};
+use super::{Client, Server, assert_acquired, call, cmd, eventually, int, okay, settle};
 
 const TTL: i64 = 600_000;
 
@@ -37,18 +37,13 @@ pub(crate) fn close(server: &Server, mut client: Client) {
     settle(server);
 }
 
-/// Whether `LOCK.INFO` says that the hold is bound to a connection.
+/// Whether the hold is bound to a connection.
 #[track_caller]
 pub(crate) fn is_bound(client: &mut Client, key: &str) -> bool {
-    let reply = call!(client, "LOCK.INFO", key);
-    let Value::Array(fields) = &reply else {
-        panic!("not a flat map: {reply:?}");
-    };
-    assert_eq!(fields[4], bulk("session"));
-    match fields[5] {
-        Value::Int(0) => false,
-        Value::Int(1) => true,
-        _ => panic!("neither 0 nor 1: {reply:?}"),
+    match client.lock_info(key).session {
+        0 => false,
+        1 => true,
+        other => panic!("neither 0 nor 1: {other}"),
     }
 }
 
