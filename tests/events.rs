@@ -2,7 +2,9 @@
 
 mod support;
 
-use support::{Kind, Server, Value, call, eventually, int, nil};
+use support::{
+    Kind, Server, Value, array, assert_acquired, blocked_clients, bulk, call, cmd, eventually, int, nil, okay,
+};
 
 /// No event.
 const NONE: [&str; 0] = [];
@@ -268,4 +270,178 @@ fn a_transaction_and_a_script_publish_as_the_commands_would() {
         return redis.call('LOCK.RELEASE', KEYS[1], 'me')";
     assert_eq!(call!(client, "EVAL", script, 1, "job"), int(1));
     assert_eq!(events.on("job"), expected);
+}
+
+/// What is published on both channels of each event.
+fn published(key: &[u8], names: &[&str]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let space = [b"__keyspace@0__:", key].concat();
+    let both = |name: &&str| {
+        let event = format!("__keyevent@0__:{name}").into_bytes();
+        [(space.clone(), name.as_bytes().to_vec()), (event, key.to_vec())]
+    };
+    names.iter().flat_map(both).collect()
+}
+
+#[test]
+fn a_hand_over_tells_of_the_release_before_the_acquire() {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut events = server.events();
+    let keys: [&[u8]; 3] = [b"job", b"", b"a\x00\r\n\xff%s"];
+    for key in keys {
+        call!(client, "LOCK.ACQUIRE", key, "me", 60_000);
+        let wait = cmd!("LOCK.ACQUIRE", key, "next", 60_000, "BLOCK", 0);
+        let mut waiter = server.waiter_by(server.client(), &wait);
+        events.messages();
+        call!(client, "LOCK.RELEASE", key, "me");
+        assert_acquired(&waiter.reply(), "next");
+        let expected = published(key, &["lock.release", "set", "expire", "lock.acquire"]);
+        assert_eq!(events.messages(), expected);
+    }
+}
+
+#[test]
+fn the_end_of_a_session_is_del_and_lock_release_or_a_hand_over() {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut events = server.events();
+    let key: &[u8] = b"a\x00\r\n\xff%s";
+    for waiters in [0, 1] {
+        let mut bound = server.client();
+        call!(bound, "LOCK.ACQUIRE", key, "me", 60_000, "SESSION");
+        let wait = cmd!("LOCK.ACQUIRE", key, "next", 60_000, "BLOCK", 0);
+        let mut waiters: Vec<_> = (0..waiters).map(|_| server.waiter_by(server.client(), &wait)).collect();
+        events.messages();
+        drop(bound);
+        eventually("the holder has gone", || call!(client, "GET", key) != bulk("me"));
+        let expected: &[_] = match waiters.as_mut_slice() {
+            [] => &["del", "lock.release"],
+            [waiter, ..] => {
+                assert_acquired(&waiter.reply(), "next");
+                &["lock.release", "set", "expire", "lock.acquire"]
+            }
+        };
+        assert_eq!(events.messages(), published(key, expected));
+    }
+}
+
+#[test]
+fn a_wait_is_lock_refuse_when_it_ends_in_null_and_else_nothing() {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut events = server.events();
+    let key: &[u8] = b"a\x00\r\n\xff%s";
+    let refused = published(key, &["lock.refuse"]);
+    call!(client, "LOCK.ACQUIRE", key, "holder", 60_000);
+    events.messages();
+    let reply = call!(client, "LOCK.ACQUIRE", key, "other", 60_000, "BLOCK", 20);
+    assert_eq!(reply, nil());
+    assert_eq!(events.messages(), refused);
+
+    let wait = cmd!("LOCK.ACQUIRE", key, "next", 60_000, "BLOCK", 0);
+    let mut old = server.waiter_by(server.client(), &wait);
+    assert_eq!(events.messages(), []);
+    let mut new = server.waiter_by(server.client(), &wait);
+    assert_eq!(old.reply(), nil());
+    assert_eq!(events.messages(), refused);
+
+    call!(client, "CLIENT", "UNBLOCK", new.id(), "TIMEOUT");
+    assert_eq!(new.reply(), nil());
+    assert_eq!(events.messages(), refused);
+
+    // These get no null.
+    let mut unblocked = server.waiter_by(server.client(), &wait);
+    call!(client, "CLIENT", "UNBLOCK", unblocked.id(), "ERROR");
+    assert!(matches!(unblocked.reply(), Value::ServerError(_)));
+    let lost = server.waiter_by(server.client(), &wait);
+    drop(lost);
+    eventually("nobody waits", || blocked_clients(&mut client) == 0);
+    assert_eq!(events.messages(), []);
+}
+
+/// As one who counts the refusals of every lock listens: to that one event, in all databases.
+#[test]
+fn one_event_can_be_listened_to_alone() {
+    let server = Server::start();
+    let mut client = server.client();
+    let key: &[u8] = b"a\x00\r\n\xff%s";
+    for classes in ["Ed", "EA", "KEA"] {
+        call!(client, "CONFIG", "SET", "notify-keyspace-events", classes);
+        let mut listener = server.client();
+        listener.send(&cmd!("PSUBSCRIBE", "__keyevent@*__:lock.refuse"));
+        listener.receive();
+        for database in [0, 3] {
+            call!(client, "SELECT", database);
+            call!(client, "LOCK.ACQUIRE", key, "me", 60_000);
+            call!(client, "LOCK.ACQUIRE", key, "me", 60_000);
+            call!(client, "LOCK.ACQUIRE", key, "other", 60_000);
+            call!(client, "LOCK.EXTEND", key, "me", 60_000);
+            call!(client, "LOCK.RELEASE", key, "me");
+        }
+        for database in [0, 3] {
+            let channel = format!("__keyevent@{database}__:lock.refuse");
+            let message = ["pmessage", "__keyevent@*__:lock.refuse", &channel].map(bulk);
+            assert_eq!(listener.receive(), array(message.into_iter().chain([bulk(key)])));
+        }
+        // And nothing else: what is published now is the next to come.
+        call!(client, "PUBLISH", "__keyevent@0__:lock.refuse", "mark");
+        let last = [
+            "pmessage",
+            "__keyevent@*__:lock.refuse",
+            "__keyevent@0__:lock.refuse",
+            "mark",
+        ];
+        assert_eq!(listener.receive(), array(last.map(bulk)));
+    }
+}
+
+/// Without the class of modules, or without a channel to publish to, a listener hears nothing of `lock.*`.
+#[test]
+fn nothing_is_published_where_its_class_is_off() {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut events = server.events();
+    for classes in ["", "KE$gx", "d", "A"] {
+        assert_eq!(
+            call!(client, "CONFIG", "SET", "notify-keyspace-events", classes),
+            okay()
+        );
+        call!(client, "LOCK.ACQUIRE", "job", "me", 60_000);
+        call!(client, "LOCK.ACQUIRE", "job", "other", 60_000);
+        let mut waiter = server.waiter("job", "next");
+        call!(client, "LOCK.EXTEND", "job", "me", 60_000);
+        call!(client, "LOCK.RELEASE", "job", "me");
+        assert_acquired(&waiter.reply(), "next");
+        call!(client, "LOCK.RELEASE", "job", "next");
+        let heard = events.messages();
+        let of_lock = |(channel, name): &&(Vec<u8>, Vec<u8>)| {
+            name.starts_with(b"lock.") || channel.windows(6).any(|part| part == b":lock.")
+        };
+        assert_eq!(heard.iter().find(of_lock), None, "{classes:?}");
+        assert_eq!(heard.is_empty(), classes != "KE$gx", "{classes:?}");
+    }
+}
+
+#[test]
+fn the_events_of_locks_are_on_the_keys_own_channel_too() {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut events = server.events();
+    call!(client, "CONFIG", "SET", "notify-keyspace-events", "Kd");
+    call!(client, "LOCK.ACQUIRE", "job", "me", 60_000);
+    let mut waiter = server.waiter("job", "next");
+    call!(client, "LOCK.ACQUIRE", "job", "other", 60_000);
+    call!(client, "LOCK.EXTEND", "job", "me", 60_000);
+    call!(client, "LOCK.RELEASE", "job", "me");
+    assert_acquired(&waiter.reply(), "next");
+    let expected: Vec<_> = [
+        "lock.acquire",
+        "lock.refuse",
+        "lock.extend",
+        "lock.release",
+        "lock.acquire",
+    ]
+    .map(|name| (b"__keyspace@0__:job".to_vec(), name.as_bytes().to_vec()))
+    .into();
+    assert_eq!(events.messages(), expected);
 }
