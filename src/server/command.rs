@@ -67,15 +67,12 @@ impl Registration {
     }
 }
 
-/// Makes the ACL category of the module's commands, which is called as the module is.
-pub(super) fn add_acl_category(api: &Api, ctx: *mut RedisModuleCtx) -> Result<(), &'static CStr> {
-    let Some(add) = api.add_acl_category else {
-        return Ok(());
-    };
-    // SAFETY: `ctx` is the context of the load, and the name is static.
-    match unsafe { add(ctx, MODULE.name.as_ptr()) } {
-        OK => Ok(()),
-        _ => Err(c"cannot make an ACL category: another module may have one of that name"),
+/// Makes the ACL category of the module's commands, which is called as the module is. Where it fails, the category is
+/// there already: a server keeps it when it unloads the module.
+pub(super) fn add_acl_category(api: &Api, ctx: *mut RedisModuleCtx) {
+    if let Some(add) = api.add_acl_category {
+        // SAFETY: `ctx` is the context of the load, and the name is static.
+        unsafe { add(ctx, MODULE.name.as_ptr()) };
     }
 }
 

@@ -114,7 +114,7 @@ fn load(api: &'static Api, ctx: *mut RedisModuleCtx, argc: c_int) -> Result<(), 
     }
     log::report_panics();
     module_options::signal_at_close(api, ctx, false);
-    add_acl_category(api, ctx)?;
+    add_acl_category(api, ctx);
     for command in MODULE.commands {
         command.register(api, ctx)?;
     }
