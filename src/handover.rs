@@ -128,8 +128,14 @@ pub(crate) fn wait<'call>(
     Ok(set_next_timer(call).map_or(Reply::Later, |()| Reply::Later))
 }
 
-/// Passes a lock on that the holder with this token has just given back: to the first who waits, or else it is free.
-pub(crate) fn release(context: &Context, key: Argument<'_>, token: Argument<'_>) -> Result<(), Error> {
+/// Gives a lock back that the caller with this token holds: to the first who waits, or else it is free.
+pub(crate) fn release(context: &Context, lock: Key<'_>, key: Argument<'_>, token: Argument<'_>) -> Result<(), Error> {
+    if !has_waiters(context, key)? {
+        lock.delete()?;
+        journal::released(context, key);
+        return Ok(());
+    }
+    drop(lock);
     journal::released(context, key);
     // Another module may have heard of it, and taken the lock.
     if is_held_by(context, key, token)? {
@@ -338,20 +344,22 @@ fn end_hold(context: &Context, to_end: &ToEnd) -> Result<(), Error> {
     let key = context.make_string(&hold.lock.key)?;
     let token = context.make_string(&hold.token)?;
     let (key, token) = (key.as_argument(), token.as_argument());
-    // What is no string is not held by anybody.
-    let is_held = is_held_by(context, key, token).unwrap_or(false);
-    if is_held && !context.writes_to(key) {
+    let is_held = |lock: &Key<'_>| lock.holder(token) == Holder::Caller;
+    if Key::open_to_read(context, key).is_ok_and(|lock| is_held(&lock)) && !context.writes_to(key) {
         return Err(Error::Internal);
     }
     match to_end {
         ToEnd::Unheard(_) => waiting(|waiting| waiting.grants.forget(hold))?,
         ToEnd::Session(_) => session::forget(hold)?,
     }
-    if is_held {
+    // Something else than a lock may be in its place.
+    if let Ok(lock) = Key::open(context, key)
+        && is_held(&lock)
+    {
         if matches!(to_end, ToEnd::Session(_)) {
             journal::session_ended();
         }
-        release(context, key, token)?;
+        release(context, lock, key, token)?;
     }
     Ok(())
 }

@@ -192,13 +192,14 @@ fn items(value: &Value) -> &[Value] {
 fn syntax(argument: &Value) -> String {
     let mut words = Vec::new();
     words.extend(field(argument, "token").map(|token| text(token).to_owned()));
-    if text(field(argument, "type").unwrap()) == "oneof" {
+    let kind = text(field(argument, "type").unwrap());
+    if kind == "oneof" {
         let choices: Vec<String> = items(field(argument, "arguments").unwrap())
             .iter()
             .map(syntax)
             .collect();
         words.push(choices.join(" | "));
-    } else {
+    } else if kind != "pure-token" {
         words.push(text(field(argument, "name").unwrap()).to_owned());
     }
     let argument_syntax = words.join(" ");
@@ -285,7 +286,8 @@ fn the_replies_are_as_shown_in_both_protocols() {
     let mut wire = server.wire();
     for (protocol, null) in [("2", "$-1"), ("3", "_")] {
         wire.call(&cmd!("HELLO", protocol));
-        for (heading, text) in sections(3).iter().filter(|(heading, _)| heading.starts_with("LOCK.")) {
+        let replies = |heading: &str| heading.starts_with("LOCK.") && !heading.starts_with("LOCK.INFO ");
+        for (heading, text) in sections(3).iter().filter(|(heading, _)| replies(heading)) {
             let name = heading.split(' ').next().unwrap();
             let rows = [tables(text, "The lock is"), tables(text, "The caller")]
                 .concat()
@@ -422,15 +424,15 @@ fn the_settings_are_those_of_the_module_with_their_defaults_and_ranges() {
 /// An error's text and the command that gives it, by its name without `LOCK.`.
 type Given = BTreeSet<(String, String)>;
 
-/// The rows of a table of errors. `all` stands for the four commands.
+/// The rows of a table of errors.
 fn errors_shown(rows: &[Vec<String>]) -> Given {
     let mut shown = Given::new();
     for row in rows {
         let error = code(&row[0])[0];
-        let by = if row[1].starts_with("all") {
-            vec!["ACQUIRE", "EXTEND", "FENCE", "RELEASE"]
-        } else {
-            code(&row[1])
+        let by = match row[1].as_str() {
+            "all" | "all, with their name" => vec!["ACQUIRE", "EXTEND", "FENCE", "INFO", "RELEASE"],
+            "all but `INFO`" => vec!["ACQUIRE", "EXTEND", "FENCE", "RELEASE"],
+            named => code(named),
         };
         shown.extend(by.into_iter().map(|command| (error.to_owned(), command.to_owned())));
     }
@@ -451,10 +453,11 @@ fn errors_given(client: &mut Client, calls: &[&str]) -> Given {
     given
 }
 
-const EACH: [&str; 4] = [
+const EACH: [&str; 5] = [
     "LOCK.ACQUIRE list me 1000",
     "LOCK.EXTEND list me 1000",
     "LOCK.FENCE list me",
+    "LOCK.INFO list",
     "LOCK.RELEASE list me",
 ];
 
@@ -485,6 +488,10 @@ fn the_errors_are_those_that_the_commands_give() {
     given.extend(errors_given(&mut client, &EACH));
     let replica = server.replica(&["replica-read-only no"]);
     given.extend(errors_given(&mut replica.client(), &EACH));
+
+    let script = "return redis.pcall('LOCK.ACQUIRE', KEYS[1], 'me', 1000, 'SESSION')";
+    let refused = error_text(&call!(client, "EVAL", script, 1, "lock"));
+    given.insert((refused, "ACQUIRE".to_owned()));
 
     call!(client, "LOCK.ACQUIRE", "held", "holder", 600_000);
     call!(client, "CONFIG", "SET", "lock.max-waiters", 1);
@@ -524,6 +531,7 @@ fn the_errors_of_the_server_are_as_shown() {
     for name in ["LOCK.ACQUIRE", "LOCK.EXTEND", "LOCK.FENCE", "LOCK.RELEASE"] {
         assert_eq!(error_text(&call!(client, name, "lock")), arity(name));
     }
+    assert_eq!(error_text(&call!(client, "LOCK.INFO")), arity("LOCK.INFO"));
     given.insert(arity("LOCK.RELEASE"));
 
     call!(client, "LOCK.ACQUIRE", "held", "me", 60_000);
@@ -677,4 +685,57 @@ fn a_counter_adds_to_them_what_is_shown() {
     let mut events = server.events();
     call!(client, "LOCK.FENCE", "key", "token", "COUNTER", "counter-key");
     assert_eq!(events.on("counter-key"), ["incrby"]);
+}
+
+#[test]
+fn lock_info_has_the_fields_that_are_shown() {
+    let shown = sections(3)
+        .into_iter()
+        .find(|(heading, _)| heading.starts_with("LOCK.INFO "))
+        .map(|(_, text)| table(&text, "Field"))
+        .unwrap();
+    let server = Server::start();
+    let mut client = server.client();
+    // All that may be null is, and then nothing is.
+    let free = call!(client, "LOCK.INFO", "key");
+    call!(client, "LOCK.ACQUIRE", "key", "mine", 60_000);
+    call!(client, "LOCK.ACQUIRE", "key", "other", 60_000);
+    call!(client, "LOCK.RELEASE", "key", "mine");
+    call!(client, "LOCK.ACQUIRE", "key", "mine", 60_000);
+    let held = call!(client, "LOCK.INFO", "key");
+
+    assert_eq!(items(&free).len(), 2 * shown.len());
+    for (row, (free, held)) in shown.iter().zip(items(&free).chunks(2).zip(items(&held).chunks(2))) {
+        assert_eq!([&free[0], &held[0]], [&bulk(code(&row[0])[0]); 2]);
+        let as_shown = match row[1].as_str() {
+            "bulk string or null" => free[1] == Value::Nil && matches!(held[1], Value::BulkString(_)),
+            "integer or null" => free[1] == Value::Nil && matches!(held[1], Value::Int(_)),
+            "integer" => matches!((&free[1], &held[1]), (Value::Int(_), Value::Int(_))),
+            other => panic!("not known to this test: {other}"),
+        };
+        assert!(as_shown, "{row:?}: {free:?} {held:?}");
+    }
+}
+
+#[test]
+fn info_has_the_sections_and_fields_that_are_shown() {
+    let metrics = sections(3)
+        .into_iter()
+        .find(|(heading, _)| *heading == "Metrics")
+        .unwrap()
+        .1;
+    let mut shown = Vec::new();
+    for row in table(&metrics, "Section") {
+        shown.extend(code(&row[0]).first().map(|section| format!("# {section}")));
+        let field = code(&row[1])[0];
+        shown.push(field.to_owned());
+        if let Some(first) = field.strip_suffix("_1") {
+            let others = code(&row[2]).into_iter().filter(|suffix| suffix.starts_with('_'));
+            shown.extend(others.map(|suffix| format!("{first}{suffix}")));
+        }
+    }
+    let info = Server::start().client().text(&cmd!("INFO", "lock"));
+    let lines = info.lines().filter(|line| !line.is_empty());
+    let real: Vec<_> = lines.map(|line| line.split(':').next().unwrap().to_owned()).collect();
+    assert_eq!(shown, real);
 }

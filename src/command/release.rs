@@ -36,13 +36,7 @@ impl Command for Release {
             return Ok(Reply::Integer(0));
         }
         handover::known(call, key, token)?;
-        if handover::has_waiters(call, key)? {
-            drop(lock);
-            handover::release(call, key, token)?;
-        } else {
-            lock.delete()?;
-            journal::released(call, key);
-        }
+        handover::release(call, lock, key, token)?;
 
         Ok(Reply::Integer(1))
     }
