@@ -32,6 +32,11 @@ impl Wire {
         self.stream.get_mut().write_all(bytes).unwrap();
     }
 
+    /// The same, of as much as the server takes: it may close the connection meanwhile.
+    pub(crate) fn send_what_it_takes(&mut self, bytes: &[u8]) {
+        let _ = self.stream.get_mut().write_all(bytes);
+    }
+
     /// The bytes of exactly one reply or message. Panics when they are not RESP.
     pub(crate) fn receive(&mut self) -> Vec<u8> {
         let mut reply = Vec::new();
