@@ -18,6 +18,14 @@ pub(crate) struct ContentionRecord {
     pub(crate) last_refused: Option<i64>,
 }
 
+impl ContentionRecord {
+    fn refused(&mut self, now: Now) {
+        self.refused = self.refused.saturating_add(1);
+        self.refused_in_a_row = self.refused_in_a_row.saturating_add(1);
+        self.last_refused = Some(now.milliseconds());
+    }
+}
+
 /// The longest name of a lock, in bytes, of which there is a record: what is bounded in number must be bounded in size.
 const LONGEST_NAME: usize = 512;
 
@@ -25,7 +33,7 @@ const LONGEST_NAME: usize = 512;
 /// goes first.
 #[derive(Debug)]
 pub(crate) struct ContentionTable {
-    records: HashMap<i32, HashMap<Arc<[u8]>, Entry>>,
+    records: BTreeMap<i32, HashMap<Arc<[u8]>, Entry>>,
     /// The locks in the order of their last use.
     uses: BTreeMap<u64, LockName>,
     /// The number of the next use.
@@ -41,7 +49,7 @@ struct Entry {
 impl ContentionTable {
     pub(crate) fn new() -> Self {
         Self {
-            records: HashMap::new(),
+            records: BTreeMap::new(),
             uses: BTreeMap::new(),
             next_use: 0,
         }
@@ -69,17 +77,13 @@ impl ContentionTable {
 
     /// An acquire of a lock ended in null. A table that has `most` records makes room for a new one.
     pub(crate) fn refused(&mut self, database: i32, key: &[u8], now: Now, most: usize) {
-        if self.used(database, key).is_none() {
-            if most == 0 || key.len() > LONGEST_NAME {
-                return;
-            }
-            self.shrink(most.saturating_sub(1));
-            self.insert(database, key);
-        }
         if let Some(record) = self.used(database, key) {
-            record.refused = record.refused.saturating_add(1);
-            record.refused_in_a_row = record.refused_in_a_row.saturating_add(1);
-            record.last_refused = Some(now.milliseconds());
+            record.refused(now);
+        } else if most > 0 && key.len() <= LONGEST_NAME {
+            self.shrink(most.saturating_sub(1));
+            let mut record = ContentionRecord::default();
+            record.refused(now);
+            self.insert(database, key, record);
         }
     }
 
@@ -97,13 +101,13 @@ impl ContentionTable {
         }
     }
 
-    fn insert(&mut self, database: i32, key: &[u8]) {
+    fn insert(&mut self, database: i32, key: &[u8], record: ContentionRecord) {
         let name = LockName {
             database,
             key: Arc::from(key),
         };
         let entry = Entry {
-            record: ContentionRecord::default(),
+            record,
             last_use: self.next_use,
         };
         let locks = self.records.entry(database).or_default();
