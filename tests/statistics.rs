@@ -767,12 +767,12 @@ impl Tally {
     fn round(&mut self, client: &mut Client, token: &str, round: usize) {
         let key = format!("job:{}", round % 3);
         let timeout = [1, 3, 1000][round % 3];
-        let block = round % 4 != 0;
+        let block = !round.is_multiple_of(4);
         let mut acquire = cmd!("LOCK.ACQUIRE", &key, token, TTL);
         if block {
             acquire.arg("BLOCK").arg(timeout);
         }
-        if round % 5 == 0 {
+        if round.is_multiple_of(5) {
             acquire.arg("COUNTER").arg("count");
         }
         if client.call(&acquire) == nil() {
@@ -787,14 +787,14 @@ impl Tally {
         }
         self.acquired += 1;
         self.fences += 1;
-        if round % 2 == 0 {
+        if round.is_multiple_of(2) {
             assert_acquired(&call!(client, "LOCK.ACQUIRE", &key, token, TTL), token);
             self.reacquired += 1;
             self.fences += 1;
         }
         assert_eq!(call!(client, "LOCK.EXTEND", &key, token, 2 * TTL), int(1));
         self.extended += 1;
-        let after: &[&str] = if round % 3 == 0 { &["AFTER", "1"] } else { &[] };
+        let after: &[&str] = if round.is_multiple_of(3) { &["AFTER", "1"] } else { &[] };
         let mut draw = cmd!("LOCK.FENCE", &key, token);
         draw.arg(after);
         fence(&client.call(&draw));
