@@ -459,6 +459,7 @@ pub(crate) fn gone(context: &Context, client: BlockedClient) -> Result<bool, Err
 /// so; Valkey 9.1 does not, after `CLUSTER FAILOVER`.
 pub(crate) fn demoted(context: &Context) -> Result<(), Error> {
     session::forget_all()?;
+    journal::forget_records();
     let left = waiting(|waiting| {
         waiting.grants.clear();
         waiting.queues.clear()
@@ -476,7 +477,7 @@ pub(crate) fn end() -> bool {
     if ends {
         let _ = WAITING.with(Option::take);
         session::end();
-        journal::end();
+        journal::forget_records();
     }
     ends
 }

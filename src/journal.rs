@@ -167,7 +167,7 @@ fn most_records() -> usize {
     usize::try_from(CONTENTION_ENTRIES.get()).unwrap_or(usize::MAX)
 }
 
-/// Gives back what it keeps, at unload.
-pub(crate) fn end() {
+/// Forgets the contention records: the server has become a replica, and what it knows gets old, or the module is unloaded.
+pub(crate) fn forget_records() {
     let _ = CONTENTION.with(Option::take);
 }

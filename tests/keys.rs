@@ -1,11 +1,9 @@
-//! What the server knows of the commands' keys: for clients that ask, for a cluster's slots and for a user's rights.
+//! What the server knows of the commands' keys: for clients that ask, and for a cluster's slots. For the rights of users,
+//! see tests/acl.rs.
 
 mod support;
 
-use support::{
-    Client, Cluster, Keyspace, Server, Value, array, assert_acquired, assert_error, bulk, call, cmd, error_text, fence,
-    int, nil, okay,
-};
+use support::{Cluster, Server, Value, array, assert_acquired, assert_error, bulk, call, cmd, error_text, int, nil};
 
 /// A reply as words, its nesting left out.
 fn words(reply: &Value) -> String {
@@ -52,6 +50,12 @@ fn every_command_has_its_flags_and_complete_key_specifications() {
             "write module fast movablekeys",
             format!("flags RO {LOCK} flags {}", counted[1]),
         ),
+        (
+            "LOCK.INFO",
+            2,
+            "readonly module fast",
+            format!("flags RO access {LOCK}"),
+        ),
     ] {
         let Value::Array(commands) = call!(client, "COMMAND", "INFO", name) else {
             panic!("COMMAND INFO gives an array");
@@ -68,7 +72,7 @@ fn every_command_has_its_flags_and_complete_key_specifications() {
 }
 
 /// Calls, with the keys in them and what happens to these.
-const CALLS: [(&str, &[&str]); 26] = [
+const CALLS: [(&str, &[&str]); 30] = [
     ("LOCK.ACQUIRE k t 1", &["k RW update"]),
     ("lock.acquire k t 1 COUNTER c", &["k RW update", "c RW access update"]),
     ("LOCK.ACQUIRE k t 1 cOuNtEr c", &["k RW update", "c RW access update"]),
@@ -105,6 +109,10 @@ const CALLS: [(&str, &[&str]); 26] = [
         "LOCK.ACQUIRE k t 1 COUNTER SESSION session",
         &["k RW update", "SESSION RW access update"],
     ),
+    (
+        "LOCK.ACQUIRE k SESSION 1 BLOCK 0 SESSION COUNTER COUNTER",
+        &["k RW update", "COUNTER RW access update"],
+    ),
     // Without the counter's name there is no counter.
     ("LOCK.ACQUIRE k t 1 COUNTER", &["k RW update"]),
     ("LOCK.RELEASE k t", &["k RW delete"]),
@@ -121,6 +129,9 @@ const CALLS: [(&str, &[&str]); 26] = [
         &["k RO", "COUNTER RW access update"],
     ),
     ("LOCK.FENCE k t COUNTER", &["k RO"]),
+    ("LOCK.INFO k", &["k RO access"]),
+    ("lock.info COUNTER", &["COUNTER RO access"]),
+    ("Lock.Info LOCK.INFO", &["LOCK.INFO RO access"]),
 ];
 
 #[test]
@@ -143,56 +154,6 @@ fn the_server_tells_the_keys_of_a_call() {
 }
 
 #[test]
-fn each_command_says_what_it_does_at_what_cost_and_since_when() {
-    let server = Server::start();
-    let mut client = server.client();
-    for name in ["LOCK.ACQUIRE", "LOCK.RELEASE", "LOCK.EXTEND", "LOCK.FENCE"] {
-        let docs = words(&call!(client, "COMMAND", "DOCS", name));
-        for field in [
-            "summary ",
-            "since 0.1.0",
-            "complexity O(1)",
-            "group module",
-            "module lock",
-        ] {
-            assert!(docs.contains(field), "{field} of {docs}");
-        }
-    }
-}
-
-#[test]
-fn each_key_in_the_documentation_has_its_key_specification() {
-    let server = Server::start();
-    let mut client = server.client();
-    for (name, keys) in [
-        ("LOCK.ACQUIRE", &["key 0", "counter-key 1"][..]),
-        ("LOCK.RELEASE", &["key 0"]),
-        ("LOCK.EXTEND", &["key 0"]),
-        ("LOCK.FENCE", &["key 0", "counter-key 1"]),
-    ] {
-        let docs = call!(client, "COMMAND", "DOCS", name);
-        let mut found = Vec::new();
-        collect_keys(&docs, &mut found);
-        assert_eq!(found, keys, "{name}");
-    }
-}
-
-/// The name of each argument that is a key, with the index of its key specification; in RESP2, where a map is an array.
-fn collect_keys(docs: &Value, found: &mut Vec<String>) {
-    let Value::Array(items) = docs else { return };
-    let field = |name: &str| {
-        let place = items.iter().position(|item| *item == bulk(name))?;
-        items.get(place + 1)
-    };
-    if let (Some(name), Some(index)) = (field("name"), field("key_spec_index")) {
-        found.push(words(&array([name.clone(), index.clone()])));
-    }
-    for item in items {
-        collect_keys(item, found);
-    }
-}
-
-#[test]
 fn a_call_with_too_few_arguments_has_no_keys() {
     let server = Server::start();
     let mut client = server.client();
@@ -208,6 +169,8 @@ fn a_call_with_too_few_arguments_has_no_keys() {
         &["LOCK.EXTEND", "k", "t", "1", "x"],
         &["LOCK.FENCE"],
         &["LOCK.FENCE", "k"],
+        &["LOCK.INFO"],
+        &["LOCK.INFO", "k", "x"],
     ] {
         for ask in ["GETKEYS", "GETKEYSANDFLAGS"] {
             let error = error_text(&client.call(cmd!("COMMAND", ask).arg(call)));
@@ -229,7 +192,7 @@ fn a_call_of_any_length_is_answered() {
     let node = Server::cluster_node(&[]);
     for server in [&alone, &node] {
         let mut client = server.client();
-        for name in ["LOCK.ACQUIRE", "LOCK.RELEASE", "LOCK.EXTEND", "LOCK.FENCE"] {
+        for name in ["LOCK.ACQUIRE", "LOCK.RELEASE", "LOCK.EXTEND", "LOCK.FENCE", "LOCK.INFO"] {
             for length in 0..8 {
                 for word in ["COUNTER", "", "1"] {
                     let mut call = cmd!(name);
@@ -242,129 +205,6 @@ fn a_call_of_any_length_is_answered() {
             assert_error(&client.call(&cmd!(name)), &arity);
         }
     }
-}
-
-/// A user with these key patterns who may give any command.
-fn user(server: &Server, patterns: &[&str]) -> Client {
-    let mut rules = cmd!("ACL", "SETUSER", "u", "reset", "on", "nopass", "+@all");
-    rules.arg(patterns);
-    assert_eq!(server.client().call(&rules), okay());
-    let mut user = server.client();
-    assert_eq!(call!(user, "AUTH", "u", "any"), okay());
-    user
-}
-
-#[track_caller]
-fn assert_no_permission(client: &mut Client, call: &redis::Cmd) {
-    let error = error_text(&client.call(call));
-    assert!(error.starts_with("NOPERM "), "{call:?}: {error}");
-}
-
-#[test]
-fn a_user_locks_what_its_patterns_allow_and_nothing_else() {
-    let server = Server::start();
-    let mut admin = server.client();
-    call!(admin, "LOCK.ACQUIRE", "other", "me", 600_000);
-    let mut user = user(&server, &["~lock:*"]);
-    assert_acquired(&call!(user, "LOCK.ACQUIRE", "lock:a", "me", 60_000), "me");
-    assert_eq!(call!(user, "LOCK.EXTEND", "lock:a", "me", 70_000), int(1));
-    fence(&call!(user, "LOCK.FENCE", "lock:a", "me"));
-    assert_eq!(call!(user, "LOCK.RELEASE", "lock:a", "me"), int(1));
-    let before = Keyspace::of(&mut admin);
-    for call in [
-        cmd!("LOCK.ACQUIRE", "other", "me", 900_000),
-        cmd!("LOCK.ACQUIRE", "free", "me", 900_000),
-        cmd!("LOCK.EXTEND", "other", "me", 900_000),
-        cmd!("LOCK.FENCE", "other", "me"),
-        cmd!("LOCK.RELEASE", "other", "me"),
-    ] {
-        assert_no_permission(&mut user, &call);
-    }
-    assert_eq!(Keyspace::of(&mut admin), before);
-}
-
-#[test]
-fn a_user_counts_in_what_its_patterns_allow_and_nowhere_else() {
-    let server = Server::start();
-    let mut admin = server.client();
-    let mut user = user(&server, &["~lock:*", "%R~readable", "%W~writable"]);
-    let counted = call!(user, "LOCK.ACQUIRE", "lock:a", "me", 60_000, "COUNTER", "lock:count");
-    assert_acquired(&counted, "me");
-    assert_eq!(
-        call!(user, "LOCK.FENCE", "lock:a", "me", "COUNTER", "lock:count"),
-        int(2)
-    );
-    let before = Keyspace::of(&mut admin);
-    for counter in ["count", "readable", "writable"] {
-        for option in ["COUNTER", "counter"] {
-            let acquire = cmd!("LOCK.ACQUIRE", "lock:a", "me", 900_000, option, counter);
-            assert_no_permission(&mut user, &acquire);
-            let acquire = cmd!("LOCK.ACQUIRE", "lock:free", "COUNTER", 900_000, option, counter);
-            assert_no_permission(&mut user, &acquire);
-            assert_no_permission(&mut user, &cmd!("LOCK.FENCE", "lock:a", "me", option, counter));
-        }
-    }
-    assert_eq!(Keyspace::of(&mut admin), before);
-    // A token that looks like the option names no key.
-    let granted = call!(user, "LOCK.ACQUIRE", "lock:b", "COUNTER", 60_000);
-    assert_acquired(&granted, "COUNTER");
-    fence(&call!(user, "LOCK.FENCE", "lock:b", "COUNTER"));
-}
-
-#[test]
-fn to_take_extend_and_release_is_to_write() {
-    let server = Server::start();
-    let mut admin = server.client();
-    call!(admin, "LOCK.ACQUIRE", "job", "me", 600_000);
-    let mut reader = user(&server, &["%R~*"]);
-    let before = Keyspace::of(&mut admin);
-    for call in [
-        cmd!("LOCK.ACQUIRE", "job", "me", 900_000),
-        cmd!("LOCK.ACQUIRE", "free", "me", 900_000),
-        cmd!("LOCK.EXTEND", "job", "me", 900_000),
-        cmd!("LOCK.RELEASE", "job", "me"),
-        cmd!("LOCK.FENCE", "job", "me", "COUNTER", "count"),
-    ] {
-        assert_no_permission(&mut reader, &call);
-    }
-    assert_eq!(Keyspace::of(&mut admin), before);
-    // To ask for a fence is neither to read the value nor to change it.
-    fence(&call!(reader, "LOCK.FENCE", "job", "me"));
-}
-
-#[test]
-fn who_may_only_write_may_lock() {
-    let server = Server::start();
-    let mut writer = user(&server, &["%W~lock:*"]);
-    assert_no_permission(&mut writer, &cmd!("GET", "lock:a"));
-    assert_acquired(&call!(writer, "LOCK.ACQUIRE", "lock:a", "me", 60_000), "me");
-    fence(&call!(writer, "LOCK.FENCE", "lock:a", "me"));
-    assert_eq!(call!(writer, "LOCK.EXTEND", "lock:a", "me", 70_000), int(1));
-    assert_eq!(call!(writer, "LOCK.RELEASE", "lock:a", "me"), int(1));
-    assert_no_permission(&mut writer, &cmd!("LOCK.FENCE", "other", "me"));
-}
-
-#[test]
-fn scripts_hold_to_the_patterns_of_their_user() {
-    let server = Server::start();
-    let mut admin = server.client();
-    call!(admin, "LOCK.ACQUIRE", "other", "me", 600_000);
-    let mut user = user(&server, &["~lock:*"]);
-    let before = Keyspace::of(&mut admin);
-    for command in [
-        "'LOCK.RELEASE', 'other', 'me'",
-        "'LOCK.ACQUIRE', 'lock:a', 'me', 1000, 'COUNTER', 'count'",
-    ] {
-        let script = format!("return redis.call({command})");
-        let refused = error_text(&call!(user, "EVAL", script, 0));
-        // Redis 7.0 has a text of its own.
-        assert!(
-            refused.contains("No permissions to access a key")
-                || refused.contains("can't access at least one of the keys"),
-            "{refused}"
-        );
-    }
-    assert_eq!(Keyspace::of(&mut admin), before);
 }
 
 /// The name `prefix` with a number, in the share of slots of the node at this index.
@@ -395,6 +235,7 @@ fn a_cluster_sends_each_call_to_the_node_of_its_slot() {
         cmd!("LOCK.FENCE", &there, "me"),
         cmd!("LOCK.FENCE", &there, "me", "AFTER", 1),
         cmd!("LOCK.FENCE", &there, "me", "COUNTER", format!("{{{there}}}c")),
+        cmd!("LOCK.INFO", &there),
     ] {
         assert_error(&first.call(&call), &moved);
     }
@@ -437,6 +278,7 @@ fn a_node_without_the_slot_grants_nothing() {
         cmd!("LOCK.FENCE", "job", "me"),
         cmd!("LOCK.RELEASE", "job", "me"),
         cmd!("LOCK.EXTEND", "job", "me", 60_000),
+        cmd!("LOCK.INFO", "job"),
     ] {
         let error = error_text(&client.call(&call));
         assert!(error.starts_with("CLUSTERDOWN "), "{error}");

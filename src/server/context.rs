@@ -82,6 +82,10 @@ impl Context {
 
     /// The number of the connection that sent the running command. A script and another module have none.
     pub(crate) fn connection(&self) -> Option<u64> {
+        // Valkey 9 lends the connection's number to its scripts.
+        if self.has_flag(REDISMODULE_CTX_FLAGS_LUA) {
+            return None;
+        }
         // SAFETY: the context is alive.
         let id = unsafe { (self.api.get_client_id)(self.ctx()) };
         // SAFETY: null asks only whether there is such a client, and the server knows those with a connection.

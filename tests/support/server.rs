@@ -194,6 +194,11 @@ impl Server {
         self.kind == kind && self.version >= since
     }
 
+    /// Whether it has ACL categories for the commands of modules, and lets a module have one of its own.
+    pub(crate) fn has_module_categories(&self) -> bool {
+        self.is(Kind::Redis, (7, 4)) || self.is(Kind::Valkey, (8, 0))
+    }
+
     pub(crate) fn port(&self) -> u16 {
         self.port.number()
     }
