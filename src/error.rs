@@ -28,6 +28,8 @@ pub(crate) enum Error {
     SessionInScript,
     /// The server became a replica while the client waited.
     Unblocked,
+    /// The server has just started or become primary, and grants no lock to a new holder yet.
+    Recovering,
     /// A `COUNTER` that names the lock itself.
     CounterIsTheLock,
     /// An `AFTER` that would push the fence clock further from the time of day than `lock.max-clock-skew` allows.
@@ -57,6 +59,7 @@ impl Error {
             Self::Unblocked => {
                 c"UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
             }
+            Self::Recovering => c"RECOVERING no lock is granted until the restart delay has passed",
             Self::CounterIsTheLock => c"ERR the counter must be another key",
             Self::FenceTooFarAhead => c"ERR fence is too far ahead of the clock",
             Self::WrongType => c"WRONGTYPE Operation against a key holding the wrong kind of value",

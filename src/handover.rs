@@ -130,7 +130,7 @@ pub(crate) fn wait<'call>(
 
 /// Gives a lock back that the caller with this token holds: to the first who waits, or else it is free.
 pub(crate) fn release(context: &Context, lock: Key<'_>, key: Argument<'_>, token: Argument<'_>) -> Result<(), Error> {
-    if !has_waiters(context, key)? {
+    if !has_waiters(context, key)? || state::is_recovering(context.now()) {
         lock.delete()?;
         journal::released(context, key);
         return Ok(());
@@ -245,8 +245,9 @@ pub(crate) fn known(context: &Context, key: Argument<'_>, token: Argument<'_>) -
 pub(crate) fn due(context: &Context) -> Result<(), Error> {
     let now = context.now().milliseconds();
     let may_write = context.may_write();
+    let may_grant = may_write && !state::is_recovering(context.now());
     let mut left = BATCH;
-    while may_write
+    while may_grant
         && left > 0
         && let Some(lock) = waiting(|waiting| waiting.queues.due_look(now))?
     {
@@ -273,7 +274,7 @@ pub(crate) fn due(context: &Context) -> Result<(), Error> {
         client.answer(Ok(Reply::Null));
         journal::timed_out(context, context.make_string(&lock.key)?.as_argument());
     }
-    if may_write || is_idle()? {
+    if may_grant || is_idle()? {
         return set_next_timer(context);
     }
     let pause = now.saturating_add(PAUSE);

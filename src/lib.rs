@@ -53,6 +53,7 @@ const MODULE: server::Module = server::Module {
     name: c"lock",
     settings: &[
         &settings::MAX_TTL,
+        &settings::RESTART_DELAY,
         &settings::MAX_CLOCK_SKEW,
         &settings::MAX_WAITERS,
         &settings::CONTENTION_ENTRIES,
@@ -70,7 +71,8 @@ const MODULE: server::Module = server::Module {
 const HOOKS: server::Hooks = server::Hooks {
     loaded: state::start,
     unload: handover::end,
-    promoted: state::restart_fences,
+    promoted: state::promoted,
+    data_loaded: state::data_loaded,
     demoted: handover::demoted,
     configured: journal::forget_surplus,
     info: info::show,

@@ -1,4 +1,7 @@
-//! What the module keeps between commands: the fence clock and the generator of tokens.
+//! What the module keeps between commands: the fence clock, the generator of tokens, and since when this server has
+//! granted locks.
+
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use rand::SeedableRng;
 use rand::rngs::{StdRng, SysRng};
@@ -6,10 +9,14 @@ use rand::rngs::{StdRng, SysRng};
 use crate::error::Error;
 use crate::lock::{FenceClock, Now, TOKEN_LENGTH, generate_token};
 use crate::server::MainThread;
-use crate::settings::MAX_CLOCK_SKEW;
+use crate::settings::{MAX_CLOCK_SKEW, RESTART_DELAY};
 
 static FENCES: MainThread<FenceClock> = MainThread::new(FenceClock::new());
 static RANDOM: MainThread<Option<StdRng>> = MainThread::new(None);
+
+/// The Unix time in milliseconds at which this server was last new to its locks: it started, had loaded its data, or
+/// became primary.
+static NEW_AT: AtomicI64 = AtomicI64::new(0);
 
 /// Makes the module ready, once its settings are known.
 ///
@@ -19,13 +26,26 @@ static RANDOM: MainThread<Option<StdRng>> = MainThread::new(None);
 pub(crate) fn start(now: Now) -> Result<(), Error> {
     let seeded = StdRng::try_from_rng(&mut SysRng).map_err(|_| Error::Internal)?;
     RANDOM.with(|random| *random = Some(seeded))?;
-    restart_fences(now)
+    promoted(now)
 }
 
-/// Starts the fence clock above everything that an earlier process or primary can have handed out: at load and at
-/// promotion.
-pub(crate) fn restart_fences(now: Now) -> Result<(), Error> {
+/// The server has become a primary. The fence clock starts above everything that an earlier process or primary can have
+/// handed out.
+pub(crate) fn promoted(now: Now) -> Result<(), Error> {
+    data_loaded(now);
     FENCES.with(|fences| fences.restart(now, MAX_CLOCK_SKEW.get()))
+}
+
+/// The server has loaded its data.
+pub(crate) fn data_loaded(now: Now) {
+    NEW_AT.store(now.milliseconds(), Ordering::Relaxed);
+}
+
+/// Whether no lock is granted to a new holder yet, because a grant may have been lost with the process or primary
+/// before (`lock.restart-delay`).
+pub(crate) fn is_recovering(now: Now) -> bool {
+    let delay = RESTART_DELAY.get();
+    delay > 0 && now.milliseconds() < NEW_AT.load(Ordering::Relaxed).saturating_add(delay)
 }
 
 /// A fence greater than all before it, and greater than `after`.

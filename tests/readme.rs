@@ -493,6 +493,10 @@ fn the_errors_are_those_that_the_commands_give() {
     let refused = error_text(&call!(client, "EVAL", script, 1, "lock"));
     given.insert((refused, "ACQUIRE".to_owned()));
 
+    call!(client, "CONFIG", "SET", "lock.restart-delay", 600_000);
+    given.extend(errors_given(&mut client, &["LOCK.ACQUIRE lock me 1000"]));
+    call!(client, "CONFIG", "SET", "lock.restart-delay", 0);
+
     call!(client, "LOCK.ACQUIRE", "held", "holder", 600_000);
     call!(client, "CONFIG", "SET", "lock.max-waiters", 1);
     let mut waiter = server.waiter("held", "me");

@@ -10,6 +10,8 @@ pub(crate) struct Hooks {
     pub(crate) unload: fn() -> bool,
     /// The server, until now a replica, has become a primary.
     pub(crate) promoted: fn(Now) -> Result<(), Error>,
+    /// The server has loaded its data, from its own files or from a primary.
+    pub(crate) data_loaded: fn(Now),
     /// The server, until now a primary, has become a replica.
     pub(crate) demoted: fn(&Context) -> Result<(), Error>,
     /// A setting has a new value.

@@ -3,9 +3,10 @@ use std::mem;
 use std::ptr::NonNull;
 
 use redis_module::raw::{
-    REDISMODULE_EVENT_CLIENT_CHANGE, REDISMODULE_EVENT_FLUSHDB, REDISMODULE_EVENT_SWAPDB, REDISMODULE_NOTIFY_EVICTED,
-    REDISMODULE_NOTIFY_EXPIRED, REDISMODULE_NOTIFY_GENERIC, REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED,
-    REDISMODULE_SUBEVENT_FLUSHDB_END, RedisModuleClientInfo, RedisModuleCtx, RedisModuleEvent,
+    REDISMODULE_EVENT_CLIENT_CHANGE, REDISMODULE_EVENT_FLUSHDB, REDISMODULE_EVENT_LOADING, REDISMODULE_EVENT_SWAPDB,
+    REDISMODULE_NOTIFY_EVICTED, REDISMODULE_NOTIFY_EXPIRED, REDISMODULE_NOTIFY_GENERIC,
+    REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED, REDISMODULE_SUBEVENT_FLUSHDB_END,
+    REDISMODULE_SUBEVENT_LOADING_ENDED, RedisModuleClientInfo, RedisModuleCtx, RedisModuleEvent,
     RedisModuleEventCallback, RedisModuleFlushInfo, RedisModuleString, RedisModuleSwapDbInfo,
 };
 
@@ -59,6 +60,30 @@ pub(super) fn listen_for_databases(api: &Api, ctx: *mut RedisModuleCtx) -> Resul
         Ok(())
     } else {
         Err(c"cannot listen for flushed and swapped databases")
+    }
+}
+
+/// Listens for the end of loading.
+pub(super) fn listen_for_loading(api: &Api, ctx: *mut RedisModuleCtx) -> Result<(), &'static CStr> {
+    if subscribe(api, ctx, REDISMODULE_EVENT_LOADING, Some(loading_changed)) {
+        Ok(())
+    } else {
+        Err(c"cannot listen for the end of loading")
+    }
+}
+
+unsafe extern "C" fn loading_changed(
+    ctx: *mut RedisModuleCtx,
+    _event: RedisModuleEvent,
+    step: u64,
+    _data: *mut c_void,
+) {
+    if step != REDISMODULE_SUBEVENT_LOADING_ENDED {
+        return;
+    }
+    // SAFETY: the context lives until this function returns.
+    if let Some(context) = unsafe { Context::new(ctx) } {
+        let _ = boundary(|| (HOOKS.data_loaded)(context.now()));
     }
 }
 

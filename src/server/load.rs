@@ -127,6 +127,7 @@ fn load(api: &'static Api, ctx: *mut RedisModuleCtx, argc: c_int) -> Result<(), 
     }
     role::follow(api, ctx)?;
     listen::listen_for_databases(api, ctx)?;
+    listen::listen_for_loading(api, ctx)?;
     answer_info(api, ctx)?;
     (HOOKS.loaded)(clock::now(api)).map_err(|_| c"the system has no randomness to give")?;
     PXAT.make(api).map_err(|_| c"internal error")?;
