@@ -56,22 +56,13 @@ fn the_settings_have_their_defaults() {
     };
     // The order of CONFIG GET is that of a hash table.
     settings.sort_by_key(|word| format!("{word:?}"));
-    assert_eq!(
-        array(settings),
-        array(
-            [
-                "0",
-                "10000",
-                "10000",
-                "lock.max-clock-skew",
-                "lock.max-ttl",
-                "lock.max-waiters"
-            ]
-            .map(bulk)
-        )
-    );
+    let names = ["contention-entries", "max-clock-skew", "max-ttl", "max-waiters"].map(|name| format!("lock.{name}"));
+    let values = ["0", "10000", "10000", "10000"].map(str::to_owned);
+    assert_eq!(array(settings), array(values.iter().chain(&names).map(bulk)));
     assert_eq!(setting(&server, "lock.max-ttl"), "0");
     assert_eq!(setting(&server, "lock.max-clock-skew"), "10000");
+    assert_eq!(setting(&server, "lock.max-waiters"), "10000");
+    assert_eq!(setting(&server, "lock.contention-entries"), "10000");
 }
 
 #[test]
@@ -82,9 +73,12 @@ fn a_setting_is_a_line_in_redis_conf_before_or_after_that_of_the_module() {
         ["lock.max-ttl 5000", &load, "lock.max-clock-skew 60000"],
         ["lock.max-clock-skew 60000", "lock.max-ttl 5000", &load],
     ] {
+        let lines = [&lines[..], &["lock.max-waiters 0", "lock.contention-entries 1000000"]].concat();
         let server = Server::plain(&lines);
         assert_eq!(setting(&server, "lock.max-ttl"), "5000");
         assert_eq!(setting(&server, "lock.max-clock-skew"), "60000");
+        assert_eq!(setting(&server, "lock.max-waiters"), "0");
+        assert_eq!(setting(&server, "lock.contention-entries"), "1000000");
         let reply = call!(server.client(), "LOCK.ACQUIRE", "job", "me", 5001);
         assert_error(&reply, INVALID_IN_ACQUIRE);
     }
@@ -111,19 +105,28 @@ fn config_set_takes_a_value_within_the_bounds_and_refuses_any_other() {
             ["0", "1", "10000", &longest],
             ["-1", "-9223372036854775808"],
         ),
+        (
+            "lock.contention-entries",
+            ["0", "1", "10000", "1000000"],
+            ["-1", "1000001"],
+        ),
     ] {
         for value in good {
             assert_eq!(call!(client, "CONFIG", "SET", name, value), okay());
             assert_eq!(setting(&server, name), value);
         }
         let kept = setting(&server, name);
-        for value in bad
+        let bounds = format!("argument must be between 0 and {} inclusive", good[3]);
+        let no_integer = "argument couldn't be parsed into an integer";
+        let words = ["", "x", "5x", "1.5", "9223372036854775808", "1kb"];
+        for (value, reason) in bad
+            .map(|value| (value, bounds.as_str()))
             .into_iter()
-            .chain(["", "x", "5x", "1.5", "9223372036854775808", "1kb"])
+            .chain(words.map(|word| (word, no_integer)))
         {
-            let error = error_text(&call!(client, "CONFIG", "SET", name, value));
-            let expected = format!("ERR CONFIG SET failed (possibly related to argument '{name}')");
-            assert!(error.starts_with(&expected), "{value:?}: {error}");
+            let error = call!(client, "CONFIG", "SET", name, value);
+            let expected = format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}");
+            assert_error(&error, &expected);
             assert_eq!(setting(&server, name), kept, "{value:?}");
         }
     }
@@ -147,6 +150,9 @@ fn config_set_of_several_settings_sets_all_or_none() {
     assert_eq!(set(5000, 60_000), okay());
     assert!(matches!(set(7000, -1), Value::ServerError(_)));
     assert!(matches!(set(-1, 70_000), Value::ServerError(_)));
+    let fewer = cmd!("CONFIG", "SET", "lock.contention-entries", 1, "lock.max-waiters", -1);
+    assert!(matches!(client.call(&fewer), Value::ServerError(_)));
+    assert_eq!(setting(&server, "lock.contention-entries"), "10000");
     assert_eq!(setting(&server, "lock.max-ttl"), "5000");
     assert_eq!(setting(&server, "lock.max-clock-skew"), "60000");
     let reply = call!(server.client(), "LOCK.ACQUIRE", "job", "me", 5001);
@@ -161,6 +167,11 @@ fn a_server_does_not_start_with_a_bad_value_and_its_log_names_the_setting() {
         "lock.max-ttl x",
         "lock.max-clock-skew -1",
         "lock.max-clock-skew 86400001",
+        "lock.max-waiters -1",
+        "lock.max-waiters many",
+        "lock.contention-entries -1",
+        "lock.contention-entries 1000001",
+        "lock.contention-entries 1kb",
     ] {
         let log = Server::refused(&[&load, line]);
         let (name, _) = line.split_once(' ').unwrap();
@@ -178,17 +189,26 @@ fn a_server_does_not_start_with_a_setting_that_the_module_does_not_have() {
 fn config_rewrite_keeps_the_settings_over_a_restart() {
     let mut server = Server::start();
     let mut client = server.client();
-    call!(client, "CONFIG", "SET", "lock.max-ttl", 5000);
-    call!(client, "CONFIG", "SET", "lock.max-clock-skew", 60_000);
+    let settings = [
+        ("lock.max-ttl", "5000"),
+        ("lock.max-clock-skew", "60000"),
+        ("lock.max-waiters", "7"),
+        ("lock.contention-entries", "0"),
+    ];
+    for (name, value) in settings {
+        assert_eq!(call!(client, "CONFIG", "SET", name, value), okay());
+    }
     assert_eq!(call!(client, "CONFIG", "REWRITE"), okay());
     let file = fs::read_to_string(server.config_file()).unwrap();
-    for line in ["lock.max-ttl 5000", "lock.max-clock-skew 60000"] {
+    for (name, value) in settings {
+        let line = format!("{name} {value}");
         assert_eq!(file.lines().filter(|held| *held == line).count(), 1, "{file}");
     }
     server.shutdown();
     server.start_again();
-    assert_eq!(setting(&server, "lock.max-ttl"), "5000");
-    assert_eq!(setting(&server, "lock.max-clock-skew"), "60000");
+    for (name, value) in settings {
+        assert_eq!(setting(&server, name), value);
+    }
 }
 
 #[test]
@@ -296,6 +316,7 @@ fn a_running_server_that_refuses_to_load_the_module_goes_on() {
         cmd!("MODULE", "LOAD", path, "max-ttl", 5000),
         cmd!("MODULE", "LOADEX", path, "ARGS", "x"),
         cmd!("MODULE", "LOADEX", path, "CONFIG", "lock.max-ttl", -1),
+        cmd!("MODULE", "LOADEX", path, "CONFIG", "lock.contention-entries", 1_000_001),
         cmd!("MODULE", "LOADEX", path, "CONFIG", "lock.no-such-setting", 1),
     ] {
         let error = error_text(&client.call(&command));

@@ -46,7 +46,12 @@ fn config(client: &mut Client, pattern: &str) -> BTreeMap<String, String> {
 #[test]
 fn it_has_every_setting_of_the_module_with_its_default() {
     let by_default = config(&mut Server::start().client(), "lock.*");
-    for name in ["lock.max-ttl", "lock.max-clock-skew", "lock.max-waiters"] {
+    for name in [
+        "lock.max-ttl",
+        "lock.max-clock-skew",
+        "lock.max-waiters",
+        "lock.contention-entries",
+    ] {
         assert!(by_default.contains_key(name), "{by_default:?}");
     }
 
