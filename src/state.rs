@@ -41,11 +41,11 @@ pub(crate) fn data_loaded(now: Now) {
     NEW_AT.store(now.milliseconds(), Ordering::Relaxed);
 }
 
-/// Whether no lock is granted to a new holder yet, because a grant may have been lost with the process or primary
-/// before (`lock.restart-delay`).
-pub(crate) fn is_recovering(now: Now) -> bool {
-    let delay = RESTART_DELAY.get();
-    delay > 0 && now.milliseconds() < NEW_AT.load(Ordering::Relaxed).saturating_add(delay)
+/// The Unix time in milliseconds until which no lock is granted to a new holder, because a grant may have been lost with
+/// the process or primary before (`lock.restart-delay`); none if that has passed.
+pub(crate) fn recovering_until(now: Now) -> Option<i64> {
+    let until = NEW_AT.load(Ordering::Relaxed).saturating_add(RESTART_DELAY.get());
+    (now.milliseconds() < until).then_some(until)
 }
 
 /// A fence greater than all before it, and greater than `after`.

@@ -84,18 +84,16 @@ impl Command for Acquire {
         };
         let mut lock = Key::open(call, key)?;
         let mut holder = lock.holder(token.as_argument());
-        let recovering = holder == Holder::Nobody && state::is_recovering(now);
+        let recovering_until = state::recovering_until(now).filter(|_| holder == Holder::Nobody);
         // A lock that is free while others wait is about to be theirs.
-        if holder == Holder::Another || recovering || (holder == Holder::Nobody && handover::has_waiters(call, key)?) {
-            // A free lock is looked at as soon as it may be granted.
-            let held_until = if recovering {
-                Some(now.milliseconds())
-            } else {
-                lock.deadline()
-            };
+        if holder == Holder::Another
+            || recovering_until.is_some()
+            || (holder == Holder::Nobody && handover::has_waiters(call, key)?)
+        {
+            let held_until = lock.deadline().or(recovering_until);
             drop(lock);
             let Some(block) = block.filter(|_| call.may_block()) else {
-                if recovering {
+                if recovering_until.is_some() {
                     return Err(Error::Recovering.into());
                 }
                 journal::refused(call, key);

@@ -20,9 +20,8 @@ const PAUSE: i64 = 20;
 pub(crate) fn due(context: &Context) -> Result<(), Error> {
     let now = context.now().milliseconds();
     let may_write = context.may_write();
-    let may_grant = may_write && !state::is_recovering(context.now());
     let mut left = BATCH;
-    while may_grant
+    while may_write
         && left > 0
         && let Some(lock) = waiting(|waiting| waiting.queues.due_look(now))?
     {
@@ -49,7 +48,7 @@ pub(crate) fn due(context: &Context) -> Result<(), Error> {
         client.answer(Ok(Reply::Null));
         journal::timed_out(context, context.make_string(&lock.key)?.as_argument());
     }
-    if may_grant || is_idle()? {
+    if may_write || is_idle()? {
         return set_next_timer(context);
     }
     let pause = now.saturating_add(PAUSE);
@@ -79,10 +78,13 @@ fn look(context: &Context, lock: &LockName) -> Result<(), Error> {
     }
     let held_until = match Key::open(context, key.as_argument()) {
         Ok(open) if open.exists() => open.deadline(),
-        Ok(open) => {
-            drop(open);
-            return pass_on(context, key.as_argument(), lock);
-        }
+        Ok(open) => match state::recovering_until(context.now()) {
+            None => {
+                drop(open);
+                return pass_on(context, key.as_argument(), lock);
+            }
+            until => until,
+        },
         // Not a lock, but in the way of one.
         Err(_) => None,
     };

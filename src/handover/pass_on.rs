@@ -10,7 +10,7 @@ use crate::state;
 
 /// Gives a lock back that the caller with this token holds: to the first who waits, or else it is free.
 pub(crate) fn release(context: &Context, lock: Key<'_>, key: Argument<'_>, token: Argument<'_>) -> Result<(), Error> {
-    if !has_waiters(context, key)? || state::is_recovering(context.now()) {
+    if !has_waiters(context, key)? || state::recovering_until(context.now()).is_some() {
         lock.delete()?;
         journal::released(context, key);
         return Ok(());
