@@ -56,13 +56,21 @@ fn the_settings_have_their_defaults() {
     };
     // The order of CONFIG GET is that of a hash table.
     settings.sort_by_key(|word| format!("{word:?}"));
-    let names = ["contention-entries", "max-clock-skew", "max-ttl", "max-waiters"].map(|name| format!("lock.{name}"));
-    let values = ["0", "10000", "10000", "10000"].map(str::to_owned);
+    let names = [
+        "contention-entries",
+        "max-clock-skew",
+        "max-ttl",
+        "max-waiters",
+        "restart-delay",
+    ]
+    .map(|name| format!("lock.{name}"));
+    let values = ["0", "0", "10000", "10000", "10000"].map(str::to_owned);
     assert_eq!(array(settings), array(values.iter().chain(&names).map(bulk)));
     assert_eq!(setting(&server, "lock.max-ttl"), "0");
     assert_eq!(setting(&server, "lock.max-clock-skew"), "10000");
     assert_eq!(setting(&server, "lock.max-waiters"), "10000");
     assert_eq!(setting(&server, "lock.contention-entries"), "10000");
+    assert_eq!(setting(&server, "lock.restart-delay"), "0");
 }
 
 #[test]
