@@ -49,4 +49,44 @@ impl Cluster {
             })
             .expect("a node for every slot")
     }
+
+    /// The nodes but this one.
+    pub(crate) fn others(&self, node: &Server) -> impl Iterator<Item = &Server> {
+        let port = node.port();
+        self.nodes.iter().filter(move |other| other.port() != port)
+    }
+
+    /// A replica of this node, which knows all nodes of the cluster and is known to them.
+    pub(crate) fn replica_of(&self, primary: &Server, lines: &[&str]) -> Server {
+        let replica = Server::cluster_node(lines);
+        let mut client = replica.client();
+        for node in &self.nodes {
+            call!(client, "CLUSTER", "MEET", "127.0.0.1", node.port());
+        }
+        eventually("the primary is known", || {
+            call!(client, "CLUSTER", "REPLICATE", primary.node_id()) == okay()
+        });
+        replica.await_link();
+        let known = format!("cluster_known_nodes:{}\r", self.nodes.len() + 1);
+        let role = format!("{} 127.0.0.1:{}@", replica.node_id(), replica.port());
+        for node in self.nodes.iter().chain([&replica]) {
+            let mut client = node.client();
+            eventually("the cluster is formed", || {
+                let info = client.text(&cmd!("CLUSTER", "INFO"));
+                let nodes = client.text(&cmd!("CLUSTER", "NODES"));
+                let line = nodes.lines().find(|line| line.starts_with(&role));
+                info.contains("cluster_state:ok")
+                    && info.contains(&known)
+                    && line.is_some_and(|line| line.contains("slave"))
+            });
+        }
+        replica
+    }
+}
+
+impl Server {
+    /// The name of this node in its cluster.
+    pub(crate) fn node_id(&self) -> String {
+        self.client().text(&cmd!("CLUSTER", "MYID"))
+    }
 }
