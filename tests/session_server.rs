@@ -345,3 +345,28 @@ fn it_does_not_go_with_its_slot_to_another_node() {
     let ttl = there.integer(&cmd!("PTTL", "job"));
     assert!((1..=TTL).contains(&ttl), "{ttl}");
 }
+
+/// The server refuses to write to a key whose slot nobody has.
+#[test]
+fn a_lock_that_cannot_be_ended_does_not_hold_others_up() {
+    let cluster = Cluster::start(2, &["cluster-require-full-coverage no"]);
+    let node = &cluster.nodes[0];
+    let mut client = node.client();
+    // Locks of different slots of this node, in their order.
+    let keys: Vec<_> = (100..200)
+        .map(|number| format!("job:{number}"))
+        .filter(|key| call!(client, "EXISTS", key) == int(0))
+        .take(3)
+        .collect();
+    for (stuck, other) in [(&keys[0], &keys[1]), (&keys[2], &keys[1])] {
+        let (stuck, other) = (stuck.as_str(), other.as_str());
+        let mut holder = session(node, stuck, "me");
+        assert_acquired(&call!(holder, "LOCK.ACQUIRE", other, "me", TTL, "SESSION"), "me");
+        let slot = client.integer(&cmd!("CLUSTER", "KEYSLOT", stuck));
+        assert_eq!(call!(client, "CLUSTER", "DELSLOTS", slot), okay());
+        drop(holder);
+        eventually("the other is free", || call!(client, "EXISTS", other) == int(0));
+        assert_eq!(call!(client, "CLUSTER", "ADDSLOTS", slot), okay());
+        eventually("this one is free, too", || call!(client, "EXISTS", stuck) == int(0));
+    }
+}
