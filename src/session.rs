@@ -90,9 +90,19 @@ pub(crate) fn connection_ended(connection: u64) -> Result<bool, Error> {
     sessions(|sessions| sessions.end(connection))
 }
 
-/// A hold that is to end, because its connection has.
-pub(crate) fn next_ended() -> Result<Option<Hold>, Error> {
-    sessions(|sessions| sessions.next_ended())
+/// The Unix time in milliseconds at which a hold is to end, because its connection has.
+pub(crate) fn next_end() -> Result<Option<i64>, Error> {
+    sessions(|sessions| sessions.next_end())
+}
+
+/// A hold that is to end now.
+pub(crate) fn next_ended(now: i64) -> Result<Option<Hold>, Error> {
+    sessions(|sessions| sessions.next_ended(now))
+}
+
+/// It cannot be ended before then.
+pub(crate) fn put_off(hold: Hold, until: i64) -> Result<(), Error> {
+    sessions(|sessions| sessions.put_off(hold, until))
 }
 
 /// It has ended.

@@ -31,13 +31,11 @@ pub(crate) fn due(context: &Context) -> Result<(), Error> {
     }
     while may_write
         && left > 0
-        && now >= waiting(|waiting| waiting.no_end_before)?
-        && let Some(hold) = next_to_end()?
+        && let Some(to_end) = next_to_end(now)?
     {
         left = left.saturating_sub(1);
-        if end_hold(context, &hold).is_err() {
-            let again = now.saturating_add(RETRY);
-            waiting(|waiting| waiting.no_end_before = again)?;
+        if end_hold(context, &to_end).is_err() {
+            put_off(to_end, now.saturating_add(RETRY))?;
         }
     }
     while left > 0
@@ -59,7 +57,7 @@ pub(crate) fn due(context: &Context) -> Result<(), Error> {
 /// Whether nobody waits, and no hold is to end for its holder.
 pub(super) fn is_idle() -> Result<bool, Error> {
     let nobody_waits = waiting(|waiting| waiting.queues.is_empty())?;
-    Ok(nobody_waits && next_to_end()?.is_none())
+    Ok(nobody_waits && next_end()?.is_none())
 }
 
 /// Looks at a lock, and passes it on if it is free.
@@ -93,16 +91,36 @@ fn look(context: &Context, lock: &LockName) -> Result<(), Error> {
 
 /// The hold of one who did not live to hear of it, or whose session has ended.
 #[derive(Debug)]
-pub(super) enum ToEnd {
+enum ToEnd {
     Unheard(Hold),
     Session(Hold),
 }
 
-pub(super) fn next_to_end() -> Result<Option<ToEnd>, Error> {
-    if let Some(hold) = waiting(|waiting| waiting.grants.next_abandoned().cloned())? {
-        return Ok(Some(ToEnd::Unheard(hold)));
+/// The Unix time in milliseconds at which the next of them is to end.
+pub(super) fn next_end() -> Result<Option<i64>, Error> {
+    let unheard = waiting(|waiting| waiting.grants.next_abandoned().map(|_| waiting.put_off_until))?;
+    Ok(unheard.into_iter().chain(session::next_end()?).min())
+}
+
+fn next_to_end(now: i64) -> Result<Option<ToEnd>, Error> {
+    let unheard = waiting(|waiting| {
+        let hold = waiting.grants.next_abandoned().cloned();
+        hold.filter(|_| now >= waiting.put_off_until)
+    })?;
+    Ok(match unheard {
+        Some(hold) => Some(ToEnd::Unheard(hold)),
+        None => session::next_ended(now)?.map(ToEnd::Session),
+    })
+}
+
+fn put_off(to_end: ToEnd, until: i64) -> Result<(), Error> {
+    match to_end {
+        ToEnd::Session(hold) => session::put_off(hold, until),
+        ToEnd::Unheard(hold) => waiting(|waiting| {
+            waiting.grants.put_off(&hold);
+            waiting.put_off_until = until;
+        }),
     }
-    Ok(session::next_ended()?.map(ToEnd::Session))
 }
 
 /// Ends a hold in its holder's place, if it still holds the lock, and passes the lock on.

@@ -40,8 +40,9 @@ struct Waiting {
     grants: Grants<BlockedClient>,
     /// The module passes a lock on: the events that come of it are its own.
     granting: bool,
-    /// The Unix time in milliseconds before which no hold is ended for its holder: the server has refused the write.
-    no_end_before: i64,
+    /// The Unix time in milliseconds before which no grant is taken back that nobody has heard of: the server has refused
+    /// the write.
+    put_off_until: i64,
 }
 
 /// Works on what is kept of those who wait. The closure must not call anything that may lead back here.
@@ -51,7 +52,7 @@ fn waiting<R>(work: impl FnOnce(&mut Waiting) -> R) -> Result<R, Error> {
             queues: WaitQueues::new(),
             grants: Grants::new(),
             granting: false,
-            no_end_before: 0,
+            put_off_until: 0,
         };
         work(waiting.get_or_insert_with(new))
     })
@@ -96,10 +97,7 @@ fn next_look(now: i64, held_until: Option<i64>) -> i64 {
 }
 
 fn set_next_timer(context: &Context) -> Result<(), Error> {
-    let to_end = due::next_to_end()?.is_some();
-    let due = waiting(|waiting| {
-        let end = to_end.then_some(waiting.no_end_before);
-        end.into_iter().chain(waiting.queues.next_due()).min()
-    })?;
+    let next_end = due::next_end()?;
+    let due = waiting(|waiting| next_end.into_iter().chain(waiting.queues.next_due()).min())?;
     set_timer(context, due)
 }

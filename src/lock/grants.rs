@@ -55,6 +55,14 @@ impl<I: Copy + Eq + Hash> Grants<I> {
         self.abandoned.last()
     }
 
+    /// That one cannot be dealt with now: the others come first.
+    pub(crate) fn put_off(&mut self, hold: &Hold) {
+        if let Some(index) = self.abandoned.iter().rposition(|abandoned| abandoned == hold) {
+            let hold = self.abandoned.remove(index);
+            self.abandoned.insert(0, hold);
+        }
+    }
+
     /// That one has been dealt with.
     pub(crate) fn forget(&mut self, hold: &Hold) {
         if let Some(index) = self.abandoned.iter().rposition(|abandoned| abandoned == hold) {
@@ -92,6 +100,13 @@ mod tests {
         assert_eq!(grants.next_abandoned(), None);
         assert!(grants.lost(1));
         assert!(!grants.lost(1));
+        grants.add(2, grant(3, 3));
+        assert!(grants.lost(2));
+        assert_eq!(grants.next_abandoned(), Some(&grant(3, 3)));
+        grants.put_off(&grant(3, 3));
+        assert_eq!(grants.next_abandoned(), Some(&grant(1, 1)));
+        grants.put_off(&grant(1, 1));
+        grants.forget(&grant(3, 3));
         assert_eq!(grants.next_abandoned(), Some(&grant(1, 1)));
         grants.forget(&grant(2, 2));
         assert_eq!(grants.next_abandoned(), Some(&grant(1, 1)));

@@ -14,7 +14,13 @@ pub(crate) struct Sessions {
     locks: HashMap<u64, BTreeSet<LockName>>,
     /// The connections that have ended, and whose holds have not.
     ended: BTreeSet<u64>,
+    /// The Unix time in milliseconds before which no hold is to be ended that has been put off.
+    put_off_until: i64,
 }
+
+/// Holds that have been put off are bound to numbers from here on, which no connection has, one for each time that they
+/// were: so those that were put off less often come first, and none is in the way of the others.
+const PUT_OFF: u64 = 1 << 63;
 
 /// One binding.
 #[derive(Debug)]
@@ -29,6 +35,7 @@ impl Sessions {
             bound: HashMap::new(),
             locks: HashMap::new(),
             ended: BTreeSet::new(),
+            put_off_until: 0,
         }
     }
 
@@ -110,14 +117,35 @@ impl Sessions {
         ends
     }
 
-    /// A hold whose connection has ended. It is bound until it is forgotten.
-    pub(crate) fn next_ended(&self) -> Option<Hold> {
+    /// The Unix time in milliseconds at which a hold is to be ended, because its connection has ended; none if there is
+    /// no such hold.
+    pub(crate) fn next_end(&self) -> Option<i64> {
+        let first = self.ended.first()?;
+        Some(if *first < PUT_OFF { 0 } else { self.put_off_until })
+    }
+
+    /// A hold that is to be ended now. It is bound until it is forgotten.
+    pub(crate) fn next_ended(&self, now: i64) -> Option<Hold> {
+        if now < self.next_end()? {
+            return None;
+        }
         let lock = self.locks.get(self.ended.first()?)?.first()?;
         let session = self.bound.get(&lock.database)?.get(&lock.key)?;
         Some(Hold {
             lock: lock.clone(),
             token: session.token.clone(),
         })
+    }
+
+    /// A hold cannot be ended now. It is to be ended later.
+    pub(crate) fn put_off(&mut self, hold: Hold, until: i64) {
+        let locks = self.bound.get(&hold.lock.database);
+        if let Some(session) = locks.and_then(|locks| locks.get(&hold.lock.key)) {
+            let number = session.connection.max(PUT_OFF).saturating_add(1);
+            self.bind(hold, number);
+            self.ended.insert(number);
+            self.put_off_until = until;
+        }
     }
 
     /// Forgets all.
@@ -146,6 +174,7 @@ mod tests {
         Swap(i32, i32),
         End(u64),
         NextEnded,
+        PutOff,
     }
 
     fn any_lock() -> impl Strategy<Value = LockName> {
@@ -163,6 +192,7 @@ mod tests {
             1 => (0..3, 0..3).prop_map(|(first, second)| Step::Swap(first, second)),
             2 => (0u64..5).prop_map(Step::End),
             2 => Just(Step::NextEnded),
+            2 => Just(Step::PutOff),
         ]
     }
 
@@ -174,8 +204,8 @@ mod tests {
             let (mut sessions, mut naive) = (Sessions::new(), Naive::default());
             for step in steps {
                 match step {
-                    // The server gives no number twice.
-                    Step::Bind(_, _, connection) if naive.ended.contains(&connection) => {}
+                    // The server gives no number twice, and each connection ends once.
+                    Step::Bind(_, _, connection) | Step::End(connection) if naive.ended.contains(&connection) => {}
                     Step::Bind(lock, token, connection) => {
                         sessions.bind(Hold { lock: lock.clone(), token: Box::from([token]) }, connection);
                         naive.bound.retain(|(l, ..)| *l != lock);
@@ -207,7 +237,7 @@ mod tests {
                         }
                     }
                     Step::NextEnded => {
-                        if let Some(hold) = sessions.next_ended() {
+                        if let Some(hold) = sessions.next_ended(ANY_TIME) {
                             let is_it = |(lock, token, connection): &(LockName, u8, u64)| {
                                 *lock == hold.lock && *hold.token == [*token] && naive.ended.contains(connection)
                             };
@@ -216,10 +246,16 @@ mod tests {
                             naive.bound.retain(|(l, ..)| *l != hold.lock);
                         }
                     }
+                    Step::PutOff => {
+                        if let Some(hold) = sessions.next_ended(ANY_TIME) {
+                            sessions.put_off(hold, 0);
+                        }
+                    }
                 }
                 prop_assert_eq!(sessions.is_empty(), naive.bound.is_empty());
                 let waiting_to_end = naive.bound.iter().any(|(_, _, c)| naive.ended.contains(c));
-                prop_assert_eq!(sessions.next_ended().is_some(), waiting_to_end);
+                prop_assert_eq!(sessions.next_ended(ANY_TIME).is_some(), waiting_to_end);
+                prop_assert_eq!(sessions.next_end().is_some(), waiting_to_end);
                 for (lock, token, connection) in &naive.bound {
                     let lives = !naive.ended.contains(connection);
                     prop_assert_eq!(sessions.is_bound(lock.database, &lock.key, &[*token]), lives);
@@ -227,7 +263,52 @@ mod tests {
                 }
             }
             sessions.clear();
-            prop_assert!(sessions.is_empty() && sessions.next_ended().is_none());
+            prop_assert!(sessions.is_empty() && sessions.next_end().is_none());
         }
+    }
+
+    const ANY_TIME: i64 = i64::MAX;
+
+    fn hold(key: u8) -> Hold {
+        let lock = LockName {
+            database: 0,
+            key: Arc::from([key]),
+        };
+        Hold {
+            lock,
+            token: Box::from([key]),
+        }
+    }
+
+    #[test]
+    fn a_hold_that_cannot_be_ended_is_in_nobodys_way() {
+        let mut sessions = Sessions::new();
+        for key in 1..=3 {
+            sessions.bind(hold(key), u64::from(key));
+        }
+        assert_eq!(sessions.next_end(), None);
+        assert!(sessions.end(1) && sessions.end(2));
+        assert_eq!(sessions.next_end(), Some(0));
+        assert_eq!(sessions.next_ended(5), Some(hold(1)));
+        sessions.put_off(hold(1), 10);
+        assert!(!sessions.is_bound(0, &[1], &[1]));
+        assert_eq!(sessions.next_ended(5), Some(hold(2)));
+        sessions.put_off(hold(2), 10);
+        // Both have been put off once.
+        assert_eq!(sessions.next_end(), Some(10));
+        assert_eq!(sessions.next_ended(9), None);
+        assert_eq!(sessions.next_ended(10), Some(hold(1)));
+        // Twice: the other one comes first.
+        sessions.put_off(hold(1), 20);
+        assert_eq!(sessions.next_ended(20), Some(hold(2)));
+        // And before both one whose connection has just ended.
+        assert!(sessions.end(3));
+        assert_eq!(sessions.next_ended(11), Some(hold(3)));
+        for key in [3, 2] {
+            sessions.forget(0, &[key]);
+        }
+        assert_eq!(sessions.next_ended(20), Some(hold(1)));
+        sessions.forget(0, &[1]);
+        assert_eq!(sessions.next_end(), None);
     }
 }

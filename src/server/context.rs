@@ -82,8 +82,10 @@ impl Context {
 
     /// The number of the connection that sent the running command. A script and another module have none.
     pub(crate) fn connection(&self) -> Option<u64> {
-        // Valkey 9 lends the connection's number to its scripts.
-        if self.has_flag(REDISMODULE_CTX_FLAGS_LUA) {
+        // Valkey 9 counts the clients that it makes for scripts and modules among those with a connection.
+        let by_module =
+            self.has_flag(REDISMODULE_CTX_FLAGS_DENY_BLOCKING) && !self.has_flag(REDISMODULE_CTX_FLAGS_MULTI);
+        if by_module || self.has_flag(REDISMODULE_CTX_FLAGS_LUA) {
             return None;
         }
         // SAFETY: the context is alive.
