@@ -11,6 +11,7 @@
 )]
 
 mod client;
+mod clock;
 mod cluster;
 mod contract;
 mod events;
@@ -19,6 +20,7 @@ mod lock_info;
 mod module;
 mod port;
 mod reply;
+mod sentinel;
 mod server;
 mod session;
 mod slot_move;
@@ -38,6 +40,7 @@ pub(crate) use lock_info::{Contention, FIELDS, LockInfo};
 pub(crate) use module::module;
 pub(crate) use redis::Value;
 pub(crate) use reply::{acquired, array, assert_acquired, assert_error, bulk, error_text, fence, int, nil, okay};
+pub(crate) use sentinel::Sentinels;
 pub(crate) use server::{Kind, Server};
 pub(crate) use session::{close, command, databases, is_bound, session};
 pub(crate) use slot_move::{SlotMove, moved};

@@ -34,9 +34,17 @@ pub(crate) enum Kind {
     Valkey,
 }
 
+/// What a server is started with, other than its redis.conf.
+#[derive(Clone, Default)]
+pub(super) struct Launch {
+    pub(super) arguments: Vec<&'static str>,
+    pub(super) environment: Vec<(&'static str, String)>,
+}
+
 pub(crate) struct Server {
     directory: TempDir,
     port: Port,
+    launch: Launch,
     /// None while the server is down.
     process: Option<Child>,
     kind: Kind,
@@ -50,21 +58,24 @@ impl Server {
     }
 
     /// A server with the module and these lines in its redis.conf.
-    ///
-    /// `loadmodule` is one of those lines rather than an option of the command, because CONFIG
-    /// REWRITE writes it there, and a restart must not load the module twice.
     pub(crate) fn with(lines: &[&str]) -> Self {
-        let load = format!("loadmodule \"{}\"", module().display());
-        Self::plain(&[&[load.as_str()], lines].concat())
+        Self::plain(&[&[load_module().as_str()], lines].concat())
     }
 
     /// A server without the module.
     pub(crate) fn plain(lines: &[&str]) -> Self {
+        match Self::try_start(lines, &Launch::default()) {
+            Ok(server) => server,
+            Err(log) => panic!("the server did not start:\n{log}"),
+        }
+    }
+
+    /// A server without the module that is started in this way; the log if it ends instead.
+    pub(super) fn try_start(lines: &[&str], launch: &Launch) -> Result<Self, String> {
         loop {
-            match Self::launch(lines) {
-                Ok(server) => return server,
+            match Self::launch(lines, launch.clone()) {
                 Err(log) if log.contains(PORT_TAKEN) => {}
-                Err(log) => panic!("the server did not start:\n{log}"),
+                result => return result,
             }
         }
     }
@@ -91,19 +102,16 @@ impl Server {
     /// The log of a server that must refuse to start with these lines (there is no `loadmodule`
     /// among them unless the test puts one).
     pub(crate) fn refused(lines: &[&str]) -> String {
-        loop {
-            match Self::launch(lines) {
-                Ok(_) => panic!("the server started with {lines:?}"),
-                Err(log) if log.contains(PORT_TAKEN) => {}
-                Err(log) => {
-                    assert_no_crash(&log);
-                    return log;
-                }
+        match Self::try_start(lines, &Launch::default()) {
+            Ok(_) => panic!("the server started with {lines:?}"),
+            Err(log) => {
+                assert_no_crash(&log);
+                log
             }
         }
     }
 
-    fn launch(lines: &[&str]) -> Result<Self, String> {
+    fn launch(lines: &[&str], launch: Launch) -> Result<Self, String> {
         let directory = tempfile::Builder::new().prefix("redis-lock-").tempdir().unwrap();
         let port = Port::reserve();
         let base = [
@@ -125,6 +133,7 @@ impl Server {
         let mut server = Self {
             directory,
             port,
+            launch,
             process: None,
             kind: Kind::Redis,
             version: (0, 0),
@@ -144,6 +153,8 @@ impl Server {
         let binary = env::var_os("REDIS_SERVER").unwrap_or_else(|| "redis-server".into());
         let process = Command::new(&binary)
             .arg(self.config_file())
+            .args(&self.launch.arguments)
+            .envs(self.launch.environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -160,7 +171,8 @@ impl Server {
             if let Some(info) = self.info()
                 // Not another's server, which took the port in the moment between.
                 && info_field(&info, "process_id") == Some(&pid)
-                && info_field(&info, "loading") == Some("0")
+                // A Sentinel says nothing of it.
+                && info_field(&info, "loading") != Some("1")
             {
                 self.recognise(&info);
                 return Ok(());
@@ -332,6 +344,14 @@ impl Drop for Server {
         assert_no_crash(&log);
         assert!(alive, "the server has ended or does not answer:\n{log}");
     }
+}
+
+/// The line of redis.conf that loads the module.
+///
+/// It is a line there rather than an option of the command, because CONFIG REWRITE writes it there,
+/// and a restart must not load the module twice.
+pub(super) fn load_module() -> String {
+    format!("loadmodule \"{}\"", module().display())
 }
 
 fn assert_no_crash(log: &str) {
