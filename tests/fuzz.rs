@@ -73,6 +73,7 @@ fn every_answer() -> BTreeSet<String> {
         ("LOCK.RELEASE", [Answer::Flag(false), Answer::Flag(true)]),
         ("LOCK.EXTEND", [Answer::Flag(false), Answer::Flag(true)]),
         ("LOCK.FENCE", [Answer::Fence(0), Answer::Null]),
+        ("LOCK.INFO", [Answer::Fields, Answer::Fields]),
     ] {
         let errors = error::of(name.as_bytes());
         let errors = errors.iter().map(|text| Answer::Error((*text).to_owned()));
@@ -176,11 +177,14 @@ impl Run {
             "LOCK.EXTEND",
             "LOCK.FENCE",
             "LOCK.FENCE",
+            "LOCK.INFO",
         ]);
         let name = name.to_owned();
         let mut call = vec![name.clone().into_bytes()];
         call.push(self.pick(&KEYS).as_bytes().to_vec());
-        call.push(self.pick(&TOKENS).as_bytes().to_vec());
+        if name != "LOCK.INFO" {
+            call.push(self.pick(&TOKENS).as_bytes().to_vec());
+        }
         if name == "LOCK.ACQUIRE" || name == "LOCK.EXTEND" {
             call.push(self.number(now));
         }
@@ -360,6 +364,7 @@ fn arity_error(call: &[Vec<u8>]) -> Option<String> {
         b"LOCK.ACQUIRE" => call.len() >= 4,
         b"LOCK.RELEASE" => call.len() == 3,
         b"LOCK.EXTEND" => call.len() == 4,
+        b"LOCK.INFO" => call.len() == 2,
         _ => call.len() >= 3,
     };
     let name = String::from_utf8(name).unwrap();
@@ -385,7 +390,7 @@ fn fits(verdict: &Verdict, answer: &Answer, last: i64) -> bool {
             text == error::WRONG_TYPE || (of_counter && right.counter.is_some())
         }
         (Ok(Right { counter: None, after }), Answer::Fence(fence)) => fence > after && *fence > last,
-        (Ok(_), Answer::Fence(_) | Answer::Flag(_) | Answer::Null) => true,
+        (Ok(_), Answer::Fence(_) | Answer::Flag(_) | Answer::Fields | Answer::Null) => true,
     }
 }
 

@@ -70,7 +70,7 @@ fn hostile() -> Vec<Vec<u8>> {
 }
 
 /// Calls that reach every step of every command; `job` is held by `me`, `list` is a list, `full` cannot be counted.
-const CALLS: [&[&str]; 14] = [
+const CALLS: [&[&str]; 15] = [
     &["LOCK.ACQUIRE", "free", "me", "60000"],
     &["LOCK.ACQUIRE", "job", "me", "60000"],
     &["LOCK.ACQUIRE", "job", "me", "60000", "x"],
@@ -86,6 +86,7 @@ const CALLS: [&[&str]; 14] = [
     &["LOCK.FENCE", "job", "me", "x"],
     &["LOCK.FENCE", "job", "me", "AFTER", "1"],
     &["LOCK.FENCE", "job", "me", "COUNTER", "count"],
+    &["LOCK.INFO", "job"],
 ];
 
 /// Each call with the word in each place of it, and in all of them at once.
@@ -220,16 +221,21 @@ fn a_transaction_of_them_is_executed() {
     assert_eq!(server.log(), log);
 }
 
-/// The first of several replies: a line, or a grant.
+/// The first of several replies, in RESP2.
 fn split_reply(replies: &[u8]) -> (&[u8], &[u8]) {
-    let line = |from: usize| from + replies[from..].windows(2).position(|two| two == b"\r\n").unwrap() + 2;
-    let mut end = line(0);
-    if replies.starts_with(b"*2\r\n") {
-        let header = &replies[end..line(end)];
-        let length: usize = str::from_utf8(&header[1..header.len() - 2]).unwrap().parse().unwrap();
-        end = line(line(end) + length + 2);
+    replies.split_at(end_of_reply(replies))
+}
+
+fn end_of_reply(replies: &[u8]) -> usize {
+    let line = replies.windows(2).position(|two| two == b"\r\n").unwrap();
+    let count = || str::from_utf8(&replies[1..line]).unwrap().parse::<usize>();
+    let end = line + 2;
+    match (replies[0], count()) {
+        (b'*', Ok(parts)) => (0..parts).fold(end, |end, _| end + end_of_reply(&replies[end..])),
+        (b'$', Ok(length)) => end + length + 2,
+        // A line; or null, whose length is no such number.
+        _ => end,
     }
-    replies.split_at(end)
 }
 
 #[test]

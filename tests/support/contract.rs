@@ -33,7 +33,7 @@ pub(crate) mod error {
                 OVERFLOW,
                 WRONG_TYPE,
             ],
-            b"LOCK.RELEASE" => &[WRONG_TYPE],
+            b"LOCK.RELEASE" | b"LOCK.INFO" => &[WRONG_TYPE],
             b"LOCK.EXTEND" => &[NOT_AN_INTEGER, EXTEND_TTL, WRONG_TYPE],
             b"LOCK.FENCE" => &[SYNTAX, NOT_AN_INTEGER, COUNTER, TOO_FAR, OVERFLOW, WRONG_TYPE],
             _ => &[],
@@ -47,6 +47,8 @@ pub(crate) enum Answer {
     Fence(i64),
     /// 0 or 1.
     Flag(bool),
+    /// The fields of a lock.
+    Fields,
     Null,
     Error(String),
 }
@@ -72,6 +74,9 @@ fn in_contract(call: &[Vec<u8>], reply: &[u8]) -> Option<Answer> {
         return Some(Answer::Error((*known).to_owned()));
     }
     match (name, line) {
+        (b"LOCK.INFO", [b'*', b'2', b'0', fields @ ..] | [b'%', b'1', b'0', fields @ ..]) => {
+            fields.starts_with(b"\r\n$5\r\ntoken\r\n").then_some(Answer::Fields)
+        }
         (b"LOCK.RELEASE" | b"LOCK.EXTEND", b":0") => Some(Answer::Flag(false)),
         (b"LOCK.RELEASE" | b"LOCK.EXTEND", b":1") => Some(Answer::Flag(true)),
         (b"LOCK.FENCE" | b"LOCK.ACQUIRE", b"$-1" | b"_") => Some(Answer::Null),
