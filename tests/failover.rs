@@ -5,6 +5,7 @@ mod support;
 
 use std::process::Command;
 
+use redis::Cmd;
 use support::{
     Client, Kind, Sentinels, Server, Value, Waiter, array, assert_acquired, assert_error, bulk, call, cmd, error_text,
     eventually, fence, int, nil, okay,
@@ -41,9 +42,12 @@ fn take_fence(client: &mut Client, key: &str, token: &str) -> i64 {
     fence(&call!(client, "LOCK.FENCE", key, token))
 }
 
-/// Waits until the replica has all that `client` has written.
+/// Waits until the one replica has all that was written before, and the primary knows that.
 #[track_caller]
-fn await_copy(client: &mut Client) {
+fn catch_up(primary: &Server) {
+    let mut client = primary.client();
+    // WAIT is about what its own connection has written.
+    assert_eq!(call!(client, "SET", "replicated", "yes"), okay());
     assert_eq!(call!(client, "WAIT", 1, PATIENCE), int(1));
 }
 
@@ -51,15 +55,8 @@ fn await_copy(client: &mut Client) {
 fn pair(primary: &[&str], replica: &[&str]) -> (Server, Server) {
     let primary = Server::with(primary);
     let replica = primary.replica(replica);
-    await_online(&primary);
+    catch_up(&primary);
     (primary, replica)
-}
-
-/// Waits until the primary has taken up its replica, which may be later than that says itself.
-fn await_online(primary: &Server) {
-    let mut client = primary.client();
-    call!(client, "SET", "replicated", "yes");
-    await_copy(&mut client);
 }
 
 /// Has a replica take over by hand.
@@ -90,7 +87,7 @@ mod by_sentinels {
         let last = take_fence(&mut client, "lock", "mine");
         assert!(last > granted);
         let until = deadline(&mut client, "lock");
-        await_copy(&mut client);
+        catch_up(&primary);
         let mut waiter = primary.waiter("lock", "next");
         let killed = client.now();
         primary.kill();
@@ -147,7 +144,7 @@ mod by_failover {
         let until = deadline(&mut client, key);
         let mut waiter = primary.waiter(key, "next");
         last = last.max(take_fence(&mut client, key, "mine"));
-        await_copy(&mut client);
+        catch_up(primary);
         let before = client.now();
         assert_eq!(call!(client, "FAILOVER"), okay());
         let reply = waiter.reply();
@@ -186,13 +183,8 @@ mod by_failover {
             last = assert_acquired(&waiter.reply(), "next");
             assert!(last > checked);
             // The roles change again only when the one that has become a replica has been taken up as such.
-            await_copy_of_a_write(&mut client);
+            catch_up(replica);
         }
-    }
-
-    fn await_copy_of_a_write(client: &mut Client) {
-        call!(client, "SET", "replicated", "yes");
-        await_copy(client);
     }
 
     #[test]
@@ -221,7 +213,7 @@ mod with_another_clock {
         let replicaof = format!("replicaof 127.0.0.1 {}", primary.port());
         let replica = Server::with_clock(ahead, &[&[replicaof.as_str()], replica].concat());
         replica.await_link();
-        await_online(&primary);
+        catch_up(&primary);
         let mut there = replica.client();
         let (earlier, shifted, later) = (primary.client().now(), there.now(), primary.client().now());
         const SECOND: i64 = 1_000_000;
@@ -239,7 +231,7 @@ mod with_another_clock {
         let mut client = primary.client();
         take(&mut client, "lock", "mine");
         let last = take_fence(&mut client, "lock", "mine");
-        await_copy(&mut client);
+        catch_up(&primary);
         primary.kill();
         (last, promote(replica))
     }
@@ -371,7 +363,7 @@ mod with_a_lost_grant {
         let mut client = primary.client();
         take(&mut client, "lock", "before");
         let until = deadline(&mut client, "lock");
-        await_copy(&mut client);
+        catch_up(&primary);
         let mut waiter = primary.waiter("lock", "next");
         cut_off(&primary, &replica);
         assert_eq!(call!(client, "LOCK.RELEASE", "lock", "before"), int(1));
@@ -412,29 +404,46 @@ mod with_a_lost_grant {
         take(&mut client, &refused, "b");
     }
 
-    /// A client that has just been given the lock `key` by each way there is, having waited for it or not.
-    fn granted(primary: &Server, name: &str) -> Vec<(Waiter, &'static str)> {
-        let mut client = primary.client();
-        let frees: [(&str, fn(&mut Client, &str)); 3] = [
-            ("released", |client, key| {
-                assert_eq!(call!(client, "LOCK.RELEASE", key, "before"), int(1));
-            }),
-            ("deleted", |client, key| assert_eq!(call!(client, "DEL", key), int(1))),
-            ("expired", |client, key| {
-                assert_eq!(call!(client, "PEXPIRE", key, 1), int(1));
-            }),
-        ];
-        frees
-            .into_iter()
-            .map(|(how, free)| {
+    /// What makes a lock of this name free.
+    type Free = fn(&str) -> Cmd;
+
+    /// A lock that is held, a client that waits for it, and what makes it free.
+    struct HandOver {
+        how: &'static str,
+        key: String,
+        waiter: Waiter,
+        free: Cmd,
+    }
+
+    impl HandOver {
+        /// One of each kind: in the command of a client, after one, and without any.
+        fn prepare(primary: &Server, name: &str) -> Vec<Self> {
+            let mut client = primary.client();
+            let kinds: [(_, Free); 3] = [
+                ("released", |key| cmd!("LOCK.RELEASE", key, "before")),
+                ("deleted", |key| cmd!("DEL", key)),
+                ("expired", |key| cmd!("PEXPIRE", key, 1)),
+            ];
+            let prepare = |(how, free): (_, Free)| {
                 let key = format!("{name}:{how}");
                 take(&mut client, &key, "before");
-                let mut waiter = primary.waiter(&key, "next");
-                free(&mut client, &key);
-                assert_acquired(&waiter.reply(), "next");
-                (waiter, how)
-            })
-            .collect()
+                Self {
+                    how,
+                    waiter: primary.waiter(&key, "next"),
+                    free: free(&key),
+                    key,
+                }
+            };
+            kinds.map(prepare).into()
+        }
+
+        /// Has it handed over, and asks on the waiter's connection.
+        fn then(&mut self, client: &mut Client, ask: &Cmd) -> Value {
+            assert_eq!(client.call(&self.free), int(1), "{}", self.how);
+            assert_acquired(&self.waiter.reply(), "next");
+            self.waiter.send(ask);
+            self.waiter.reply()
+        }
     }
 
     #[test]
@@ -443,23 +452,26 @@ mod with_a_lost_grant {
         let mut client = primary.client();
         take(&mut client, "reached", "a");
         assert_eq!(call!(client, "WAIT", 1, PATIENCE), int(1));
-        for (mut waiter, how) in granted(&primary, "reached") {
-            waiter.send(&cmd!("WAIT", 1, PATIENCE));
-            assert_eq!(waiter.reply(), int(1), "{how}");
+        let mut reached = HandOver::prepare(&primary, "reached");
+        for grant in &mut reached {
+            let count = grant.then(&mut client, &cmd!("WAIT", 1, PATIENCE));
+            assert_eq!(count, int(1), "{}", grant.how);
         }
+        // The replica has all that was written before they waited and while they did.
+        let mut lost = HandOver::prepare(&primary, "lost");
+        catch_up(&primary);
         signal(&replica, "-STOP");
+        for grant in &mut lost {
+            let count = grant.then(&mut client, &cmd!("WAIT", 1, 1));
+            assert_eq!(count, int(0), "{}", grant.how);
+        }
         take(&mut client, "lost", "a");
         assert_eq!(call!(client, "WAIT", 1, 1), int(0));
-        for (mut waiter, how) in granted(&primary, "lost") {
-            waiter.send(&cmd!("WAIT", 1, 1));
-            assert_eq!(waiter.reply(), int(0), "{how}");
-        }
-        // What has been answered with 1 is there.
-        call!(client, "CLIENT", "KILL", "TYPE", "replica");
+
         let mut client = take_over(primary, &replica);
         assert_eq!(call!(client, "GET", "reached"), bulk("a"));
-        for how in ["released", "deleted", "expired"] {
-            assert_eq!(call!(client, "GET", format!("reached:{how}")), bulk("next"), "{how}");
+        for grant in reached {
+            assert_eq!(call!(client, "GET", grant.key), bulk("next"), "{}", grant.how);
         }
     }
 
@@ -476,30 +488,27 @@ mod with_a_lost_grant {
             return;
         }
         assert_eq!(reply, array([int(1), int(1)]));
-        for (mut waiter, how) in granted(&primary, "both") {
-            waiter.send(&cmd!("WAITAOF", 1, 1, PATIENCE));
-            assert_eq!(waiter.reply(), array([int(1), int(1)]), "{how}");
+        let mut on_both = HandOver::prepare(&primary, "on both");
+        for grant in &mut on_both {
+            let disks = grant.then(&mut client, &cmd!("WAITAOF", 1, 1, PATIENCE));
+            assert_eq!(disks, array([int(1), int(1)]), "{}", grant.how);
         }
+        let mut on_one = HandOver::prepare(&primary, "on one");
+        // What was written before they waited and while they did is on both disks.
+        assert_eq!(call!(client, "SET", "replicated", "yes"), okay());
+        assert_eq!(call!(client, "WAITAOF", 1, 1, PATIENCE), array([int(1), int(1)]));
         signal(&replica, "-STOP");
-        for (mut waiter, how) in granted(&primary, "own") {
-            waiter.send(&cmd!("WAITAOF", 0, 1, 1));
-            let reply = waiter.reply();
-            assert!(
-                matches!(&reply, Value::Array(disks) if disks[1] == int(0)),
-                "{how}: {reply:?}"
-            );
-            waiter.send(&cmd!("WAITAOF", 1, 0, PATIENCE));
-            assert_eq!(waiter.reply(), array([int(1), int(0)]), "{how}");
+        for grant in &mut on_one {
+            let disks = grant.then(&mut client, &cmd!("WAITAOF", 1, 0, PATIENCE));
+            assert_eq!(disks, array([int(1), int(0)]), "{}", grant.how);
         }
         primary.kill();
-        primary.start_again();
         signal(&replica, "-CONT");
+        primary.start_again();
         let mut client = primary.client();
         assert_eq!(call!(client, "GET", "lock"), bulk("a"));
-        for disks in ["both", "own"] {
-            for how in ["released", "deleted", "expired"] {
-                assert_eq!(call!(client, "GET", format!("{disks}:{how}")), bulk("next"));
-            }
+        for grant in on_both.into_iter().chain(on_one) {
+            assert_eq!(call!(client, "GET", &grant.key), bulk("next"), "{}", grant.key);
         }
     }
 }
