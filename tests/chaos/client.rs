@@ -47,15 +47,17 @@ pub(crate) fn run(port: u16, number: u32, report: &Path) {
         connection: connect(port),
     };
     for sequence in 0.. {
-        if stop.load(Ordering::Relaxed) {
-            return;
-        }
         let token = Token {
             lock: client.random.random_range(0..LOCKS),
             client: number,
             sequence,
         };
         client.go_for(token);
+        if stop.load(Ordering::Relaxed) {
+            // The end of the process closes the connection.
+            client.report(format!("{} {token} close", clock()));
+            return;
+        }
     }
 }
 
@@ -107,6 +109,9 @@ impl Client {
     fn go_for(&mut self, token: Token) {
         let ttl = 20 + self.below(130);
         let mut command = cmd!("LOCK.ACQUIRE", token.key(), token.to_string(), ttl);
+        if token.in_session() {
+            command.arg("SESSION");
+        }
         match self.below(10) {
             0 => {}
             1 => {

@@ -103,7 +103,11 @@ fn ask(line: &str) -> Option<Ask> {
         by: head.replace('.', "").parse().unwrap(),
         address: address.to_owned(),
         ttl: ttl.parse().unwrap(),
-        timeout: rest.get(1).map(|timeout| timeout.parse().unwrap()),
+        timeout: rest
+            .iter()
+            .skip_while(|word| **word != "BLOCK")
+            .nth(1)
+            .map(|timeout| timeout.parse().unwrap()),
     })
 }
 

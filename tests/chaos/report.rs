@@ -22,6 +22,11 @@ impl Token {
     pub(crate) fn key(self) -> String {
         key(self.lock)
     }
+
+    /// Whether its client asks for the lock to end with the connection.
+    pub(crate) fn in_session(self) -> bool {
+        self.sequence.is_multiple_of(2)
+    }
 }
 
 /// The key of a lock.

@@ -63,7 +63,7 @@ pub(crate) struct Tally {
     pub(crate) handed_over: usize,
     /// The same, because the holder's ttl ended.
     pub(crate) expired: usize,
-    /// The same, because the one who had been given the lock was gone before it heard.
+    /// The same, because the holder was gone: before it heard, or later and it was a session.
     pub(crate) taken_back: usize,
     /// The same, because the key was deleted, or the lock released in the holder's place.
     pub(crate) deleted: usize,
@@ -154,7 +154,9 @@ impl Evidence {
             if line.what == Happening::Lost {
                 let hold = &holds[index];
                 assert!(
-                    hold.deadline <= line.at / 1_000 || self.deletion(hold, line.at).is_some(),
+                    hold.deadline <= line.at / 1_000
+                        || self.deletion(hold, line.at).is_some()
+                        || (line.token.in_session() && self.abandoned(hold, line.at)),
                     "robbed: {line:?}, {hold:?}, then {:?}",
                     holds.get(index + 1)
                 );
@@ -195,7 +197,7 @@ impl Evidence {
             assert!(new.granted >= old.granted, "time goes back: {old:?}, {new:?}");
             let end = (new.granted + 1) * 1_000;
             let released = self.released(old.token);
-            let abandoned = || !old.told && self.gone_at(old.token).is_some_and(|at| at < end);
+            let abandoned = || self.abandoned(old, end);
             if released {
                 tally.handed_over += usize::from(!old.gone);
             } else if new.granted >= old.deadline {
@@ -210,6 +212,25 @@ impl Evidence {
                 panic!("a second holder: {old:?}, {new:?}");
             }
         }
+    }
+
+    /// Whether a hold may have ended before a time because its client was gone: before it heard of it, or at any time if
+    /// it is a session's.
+    fn abandoned(&self, hold: &Hold, before: i64) -> bool {
+        let gone = || self.gone_at(hold.token).is_some_and(|at| at < before);
+        if hold.token.in_session() {
+            gone() || self.went_on_from(hold.token, before)
+        } else {
+            !hold.told && gone()
+        }
+    }
+
+    /// Whether a client, having asked with this token, closed its connection before a time while it was busy with another.
+    fn went_on_from(&self, token: Token, before: i64) -> bool {
+        let asked = self.asked_at(token);
+        let own = self.reports.iter().filter(|(other, _)| other.client == token.client);
+        own.flat_map(|(_, lines)| lines)
+            .any(|line| line.what == Happening::Close && Some(line.at) >= asked && line.at < before)
     }
 
     fn reports(&self, token: Token) -> impl Iterator<Item = &Line> {
