@@ -19,6 +19,7 @@ mod keyspace;
 mod lock_info;
 mod module;
 mod port;
+mod replicas;
 mod reply;
 mod sentinel;
 mod server;

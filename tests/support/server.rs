@@ -258,6 +258,22 @@ impl Server {
         process.wait().unwrap();
     }
 
+    /// Stops the process where it is, until it is resumed.
+    pub(crate) fn suspend(&self) {
+        self.signal("-STOP");
+        let stat = format!("/proc/{}/stat", self.pid());
+        eventually("it has stopped", || fs::read_to_string(&stat).unwrap().contains(") T "));
+    }
+
+    pub(crate) fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([name, &self.pid().to_string()]).status();
+        assert!(sent.unwrap().success());
+    }
+
     /// An orderly end, as `SHUTDOWN` by its configuration.
     pub(crate) fn shutdown(&mut self) {
         self.client().send(&cmd!("SHUTDOWN"));
