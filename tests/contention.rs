@@ -530,6 +530,27 @@ fn a_lower_bound_forgets_the_least_recently_used_at_once() {
 }
 
 #[test]
+fn a_refused_config_set_forgets_nothing() {
+    let server = Server::start();
+    let mut client = server.client();
+    call!(client, "SET", "lock", "holder");
+    assert_eq!(call!(client, "LOCK.ACQUIRE", "lock", "other", 60_000), nil());
+    let before = client.contention("lock");
+    // Two in one command: both are set, or none.
+    let both = call!(
+        client,
+        "CONFIG",
+        "SET",
+        "lock.contention-entries",
+        0,
+        "lock.max-ttl",
+        -1
+    );
+    error_text(&both);
+    assert_eq!(client.contention("lock"), before);
+}
+
+#[test]
 fn no_bound_is_no_record_at_all() {
     let server = Server::with(&["lock.contention-entries 0"]);
     let mut client = server.client();

@@ -75,6 +75,10 @@ impl Sessions {
 
     /// Forgets what the locks of a database are bound to.
     pub(crate) fn forget_database(&mut self, database: i32) {
+        // As a rule, the only one.
+        if self.bound.len() == 1 && self.bound.contains_key(&database) {
+            return self.clear();
+        }
         for (key, session) in self.bound.remove(&database).into_iter().flatten() {
             self.unbind(session.connection, &LockName { database, key });
         }

@@ -1,5 +1,4 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::mem;
 use std::ptr::NonNull;
 
 use redis_module::raw::{
@@ -23,13 +22,13 @@ static LISTENING_FOR_CONNECTIONS: MainThread<bool> = MainThread::new(false);
 /// Listens, from the first call on, for every event by which a key can go or change its deadline. Not from the load on:
 /// each such event of the server costs a little, which nobody should pay who never waits.
 pub(crate) fn listen_for_keys(context: &Context) -> Result<(), Error> {
-    if LISTENING_FOR_KEYS.with(|listening| mem::replace(listening, true))? {
+    if LISTENING_FOR_KEYS.with(|listening| *listening)? {
         return Ok(());
     }
     let classes = REDISMODULE_NOTIFY_GENERIC | REDISMODULE_NOTIFY_EXPIRED | REDISMODULE_NOTIFY_EVICTED;
     // SAFETY: the context is alive, and the callback has the signature asked for.
     match unsafe { (context.api.subscribe_to_keyspace_events)(context.ctx(), classes, Some(key_changed)) } {
-        OK => Ok(()),
+        OK => LISTENING_FOR_KEYS.with(|listening| *listening = true),
         _ => Err(Error::Internal),
     }
 }
@@ -37,7 +36,7 @@ pub(crate) fn listen_for_keys(context: &Context) -> Result<(), Error> {
 /// Listens, from the first call on, for the ends of connections. Not from the load on: the server looks up each one's
 /// address for it.
 pub(crate) fn listen_for_connections(context: &Context) -> Result<(), Error> {
-    if LISTENING_FOR_CONNECTIONS.with(|listening| mem::replace(listening, true))? {
+    if LISTENING_FOR_CONNECTIONS.with(|listening| *listening)? {
         return Ok(());
     }
     if subscribe(
@@ -46,7 +45,7 @@ pub(crate) fn listen_for_connections(context: &Context) -> Result<(), Error> {
         REDISMODULE_EVENT_CLIENT_CHANGE,
         Some(connection_changed),
     ) {
-        Ok(())
+        LISTENING_FOR_CONNECTIONS.with(|listening| *listening = true)
     } else {
         Err(Error::Internal)
     }

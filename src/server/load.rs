@@ -9,7 +9,7 @@ use super::constant::PXAT;
 use super::info::answer_info;
 use super::key::PLAIN_COMMANDS;
 use super::string::OwnedString;
-use super::{Registration, Setting, clock, listen, log, module_options, role};
+use super::{Registration, Setting, clock, listen, log, module_options, role, timer};
 use crate::error::Error;
 use crate::{HOOKS, MODULE};
 
@@ -85,7 +85,7 @@ unsafe extern "C" fn RedisModule_OnLoad(
 #[allow(non_snake_case, reason = "the name by which the server finds it")]
 extern "C" fn RedisModule_OnUnload(_ctx: *mut RedisModuleCtx) -> c_int {
     let unloaded = boundary(|| {
-        if (HOOKS.unload)() {
+        if !timer::has_jobs() && (HOOKS.unload)() {
             log::stop_reporting_panics();
             PXAT.free()
         } else {

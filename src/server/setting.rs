@@ -52,7 +52,7 @@ impl Setting {
                 self.max,
                 Some(get),
                 Some(set),
-                None,
+                Some(applied),
                 this,
             )
         };
@@ -80,7 +80,12 @@ extern "C" fn set(
     // SAFETY: as in `get`.
     if let Some(setting) = unsafe { setting.cast::<Setting>().as_ref() } {
         setting.value.store(value, Ordering::Relaxed);
-        let _ = boundary(HOOKS.configured);
     }
+    OK
+}
+
+/// All settings of a command have been set, and none of them will be taken back.
+extern "C" fn applied(_ctx: *mut RedisModuleCtx, _setting: *mut c_void, _error: *mut *mut RedisModuleString) -> c_int {
+    let _ = boundary(HOOKS.configured);
     OK
 }

@@ -1,8 +1,10 @@
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use redis_module::raw::{RedisModuleCtx, RedisModuleTimerID};
 
+use super::api::OK;
 use super::boundary::boundary;
 use super::{Context, MainThread};
 use crate::HOOKS;
@@ -33,16 +35,29 @@ pub(crate) fn set_timer(context: &Context, due: Option<i64>) -> Result<(), Error
     TIMER.with(|timer| *timer = Some((id, due)))
 }
 
+/// How many empty jobs the server has still to do.
+static JOBS: AtomicUsize = AtomicUsize::new(0);
+
 /// Redis 7.0 reckons how long it may sleep before it sees a timer that was made on the way to sleep: it is woken by an
 /// empty job.
 fn wake(context: &Context) {
     if context.api.cached_microseconds.is_none() {
         // SAFETY: `nothing` has the signature asked for.
-        unsafe { (context.api.event_loop_add_one_shot)(Some(nothing), ptr::null_mut()) };
+        let status = unsafe { (context.api.event_loop_add_one_shot)(Some(nothing), ptr::null_mut()) };
+        if status == OK {
+            JOBS.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
-extern "C" fn nothing(_data: *mut c_void) {}
+extern "C" fn nothing(_data: *mut c_void) {
+    JOBS.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Whether the server will call an empty job, and so the module must stay loaded: the server itself looks only at timers.
+pub(super) fn has_jobs() -> bool {
+    JOBS.load(Ordering::Relaxed) > 0
+}
 
 extern "C" fn fired(ctx: *mut RedisModuleCtx, _data: *mut c_void) {
     // A timer must not be stopped while it fires.
