@@ -67,18 +67,8 @@ impl Cluster {
             call!(client, "CLUSTER", "REPLICATE", primary.node_id()) == okay()
         });
         replica.await_link();
-        let known = format!("cluster_known_nodes:{}\r", self.nodes.len() + 1);
-        let role = format!("{} 127.0.0.1:{}@", replica.node_id(), replica.port());
         for node in self.nodes.iter().chain([&replica]) {
-            let mut client = node.client();
-            eventually("the cluster is formed", || {
-                let info = client.text(&cmd!("CLUSTER", "INFO"));
-                let nodes = client.text(&cmd!("CLUSTER", "NODES"));
-                let line = nodes.lines().find(|line| line.starts_with(&role));
-                info.contains("cluster_state:ok")
-                    && info.contains(&known)
-                    && line.is_some_and(|line| line.contains("slave"))
-            });
+            node.await_replica_of(primary, &replica);
         }
         replica
     }
@@ -88,5 +78,19 @@ impl Server {
     /// The name of this node in its cluster.
     pub(crate) fn node_id(&self) -> String {
         self.client().text(&cmd!("CLUSTER", "MYID"))
+    }
+
+    /// Waits until this node is linked to all that it knows of, and knows that this one is a replica of that one.
+    pub(crate) fn await_replica_of(&self, primary: &Self, replica: &Self) {
+        let (of, id) = (primary.node_id(), replica.node_id());
+        let mut client = self.client();
+        eventually("the cluster is formed", || {
+            let nodes = client.text(&cmd!("CLUSTER", "NODES"));
+            let nodes: Vec<Vec<_>> = nodes.lines().map(|line| line.split(' ').collect()).collect();
+            // The fields of a line: name, address, flags, primary, three numbers, state of the link.
+            nodes.iter().all(|node| node[7] == "connected")
+                && nodes.iter().any(|node| node[0] == id && node[3] == of)
+                && client.text(&cmd!("CLUSTER", "INFO")).contains("cluster_state:ok")
+        });
     }
 }

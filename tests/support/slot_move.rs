@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{Cluster, Kind, Server, call, cmd, okay};
+use super::{Cluster, Kind, Server, call, cmd, eventually, okay};
 
 /// The move of the slot of a key, in its steps.
 pub(crate) struct SlotMove<'a> {
@@ -67,14 +67,24 @@ impl<'a> SlotMove<'a> {
                 };
                 // One that has gone meanwhile is none to send.
                 let sent = self.migrate(&key);
-                assert!(sent == okay() || sent == Value::SimpleString("NOKEY".to_owned()), "{sent:?}");
+                assert!(
+                    sent == okay() || sent == Value::SimpleString("NOKEY".to_owned()),
+                    "{sent:?}"
+                );
             }
         }
     }
 
     pub(crate) fn end(&self) {
         for node in [self.to, self.from] {
-            let set = call!(node.client(), "CLUSTER", "SETSLOT", self.slot, "NODE", self.to.node_id());
+            let set = call!(
+                node.client(),
+                "CLUSTER",
+                "SETSLOT",
+                self.slot,
+                "NODE",
+                self.to.node_id()
+            );
             assert_eq!(set, okay());
         }
     }
@@ -84,18 +94,37 @@ impl<'a> SlotMove<'a> {
         self.from.is(Kind::Valkey, (9, 0)) || self.from.is(Kind::Redis, (8, 4))
     }
 
-    /// Starts to move the slot whole.
+    /// Starts to move the slot whole. A server still busy with its last move of the slot refuses for a while.
     pub(crate) fn begin_whole(&self) {
         let (node, command) = if self.from.is(Kind::Valkey, (9, 0)) {
             let id = self.to.node_id();
-            let command = cmd!("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", self.slot, self.slot, "NODE", id);
+            let command = cmd!(
+                "CLUSTER",
+                "MIGRATESLOTS",
+                "SLOTSRANGE",
+                self.slot,
+                self.slot,
+                "NODE",
+                id
+            );
             (self.from, command)
         } else {
             let command = cmd!("CLUSTER", "MIGRATION", "IMPORT", self.slot, self.slot);
             (self.to, command)
         };
-        let started = node.client().call(&command);
-        assert!(!matches!(started, Value::ServerError(_)), "{started:?}");
+        let mut client = node.client();
+        eventually("the slot may move", || {
+            !matches!(client.call(&command), Value::ServerError(_))
+        });
+    }
+
+    /// Waits until both nodes know that the slot of this key has moved.
+    pub(crate) fn await_end(&self, key: &str) {
+        let (mut here, mut there) = (self.from.client(), self.to.client());
+        eventually("the slot has moved", || {
+            let gone = matches!(call!(here, "EXISTS", key), Value::ServerError(_));
+            gone && matches!(call!(there, "EXISTS", key), Value::Int(_))
+        });
     }
 
     /// Where a call for the slot is sent once it has moved.
