@@ -3,6 +3,9 @@
 
 mod support;
 
+use std::thread;
+use std::time::Duration;
+
 use support::{
     Client, Cluster, Server, Stream, array, assert_acquired, bulk, call, close, cmd, command, error_text, eventually,
     int, is_bound, module, nil, okay, session, settle,
@@ -314,6 +317,34 @@ fn the_module_is_not_unloaded_before_the_locks_of_a_closed_connection_have_ended
     eventually("the module is unloaded", || {
         call!(client, "MODULE", "UNLOAD", "lock") == okay()
     });
+}
+
+#[test]
+fn the_module_is_not_unloaded_while_the_server_has_a_job_to_do_in_it() {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut holder = session(&server, "job", "me");
+    let id = holder.integer(&cmd!("CLIENT", "ID"));
+    // The end of a session wakes Redis 7.0 with a job. In the same round of the server's loop its timer fires, and the
+    // unload is read, for which the pause makes time: between these two nothing else tells of the job.
+    let mut wire = server.wire();
+    let mut first = cmd!("CLIENT", "KILL", "ID", id).get_packed_command();
+    first.extend(cmd!("DEBUG", "SLEEP", "0.2").get_packed_command());
+    wire.send(&first);
+    thread::sleep(Duration::from_millis(100));
+    wire.send(&cmd!("MODULE", "UNLOAD", "lock").get_packed_command());
+    assert_eq!(
+        [wire.receive(), wire.receive()],
+        [b":1\r\n".to_vec(), b"+OK\r\n".to_vec()]
+    );
+    let unloaded = wire.receive() == b"+OK\r\n";
+    eventually("the lock is free", || {
+        unloaded || call!(client, "EXISTS", "job") == int(0)
+    });
+    eventually("the module is unloaded", || {
+        unloaded || call!(client, "MODULE", "UNLOAD", "lock") == okay()
+    });
+    assert_eq!(call!(client, "ECHO", "alive"), bulk("alive"));
 }
 
 #[test]
