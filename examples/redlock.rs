@@ -9,9 +9,9 @@
 //!
 //! The algorithm is that of the Redis documentation, "Distributed Locks with Redis". There is one holder at a time if no
 //! server forgets a lock (`appendfsync always`, or `lock.restart-delay` of at least the ttl), if all clocks run equally
-//! fast but for the drift, and if who works looks at [`Lock::validity`]. What that asks of the world is in Kleppmann's
-//! "How to do distributed locking", and antirez's answer in "Is Redlock safe?". Where it fails, only a fence keeps
-//! the writes of two holders apart, and Redlock has none.
+//! fast but for the drift, and none of a server is set ahead, and if who works looks at [`Lock::validity`]. What that
+//! asks of the world is in Kleppmann's "How to do distributed locking", and in antirez's answer, "Is Redlock safe?".
+//! Where it fails, only a fence keeps the writes of two holders apart, and Redlock has none.
 //!
 //! # The fence
 //!
@@ -207,8 +207,8 @@ fn number(reply: Value) -> Option<i64> {
     }
 }
 
-/// To be called before the servers are, whose ttls begin later. The drift is that of the Redis documentation: how much
-/// faster than ours their clocks may run, and how precise expiry is.
+/// To be called before the servers are, whose ttls begin later. The drift is that of the first Redlock, antirez's
+/// redlock-rb: their clocks may run faster than ours by one in a hundred, and expiry is precise to a millisecond.
 fn end_of_validity(ttl: Duration) -> Instant {
     let drift = ttl / 100 + Duration::from_millis(2);
     Instant::now() + ttl.saturating_sub(drift)
@@ -224,8 +224,9 @@ fn random_token() -> String {
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match run(&arguments) {
-        Ok(status) if status.success() => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
+        Ok(status) => status
+            .code()
+            .map_or(ExitCode::FAILURE, |code| ExitCode::from(code as u8)),
         Err(error) => {
             eprintln!("redlock: {error}");
             ExitCode::FAILURE
