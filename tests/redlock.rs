@@ -342,9 +342,9 @@ fn a_majority_that_was_lost_is_not_extended() {
 }
 
 /// Pushes the server's fences ahead of its clock, which stands for a clock that is ahead.
-fn push(client: &mut Client, seconds: i64) {
+fn push(client: &mut Client, milliseconds: i64) {
     acquired(&call!(client, "LOCK.ACQUIRE", "pushed", "me", 600_000));
-    let ahead = client.now() + seconds * 1_000_000;
+    let ahead = client.now() + milliseconds * 1_000;
     assert!(fence(&call!(client, "LOCK.FENCE", "pushed", "me", "AFTER", ahead)) > ahead);
 }
 
@@ -352,7 +352,7 @@ fn push(client: &mut Client, seconds: i64) {
 fn fences_are_in_order_though_the_clock_of_one_server_is_ahead() {
     let five = Five::start();
     // Servers start 10 s ahead of their clock.
-    push(&mut five.client(0), 18);
+    push(&mut five.client(0), 18_000);
     let first = five.seen_by(&[0, 1, 2], PATIENT).acquire("lock", TTL).unwrap();
     let (_, own) = acquired(&call!(five.client(3), "LOCK.ACQUIRE", "own", "me", 600_000));
     assert!(own < first.fence, "by itself, another server's number is smaller");
@@ -368,8 +368,8 @@ fn fences_are_in_order_though_the_clock_of_one_server_is_ahead() {
 #[test]
 fn a_minority_with_clocks_far_ahead_has_no_say() {
     let five = Five::start();
-    push(&mut five.client(0), 18);
-    push(&mut five.client(4), 19);
+    push(&mut five.client(0), 18_000);
+    push(&mut five.client(4), 19_000);
     let lock = five.redlock(PATIENT).acquire("lock", TTL).unwrap();
     // Of the other three.
     assert!(lock.fence < five.client(1).now() + 15_000_000);
@@ -387,7 +387,7 @@ fn a_minority_with_clocks_far_behind_has_no_say() {
         call!(five.client(server), "CONFIG", "SET", "lock.max-clock-skew", 6_000);
     }
     for server in [1, 2, 3] {
-        push(&mut five.client(server), 19);
+        push(&mut five.client(server), 19_000);
     }
     let lock = five.redlock(PATIENT).acquire("lock", TTL).unwrap();
     assert!(lock.fence > five.client(1).now() + 12_000_000);
@@ -400,11 +400,36 @@ fn clocks_that_are_too_far_apart_for_one_order_give_no_lock() {
         call!(five.client(server), "CONFIG", "SET", "lock.max-clock-skew", 6_000);
     }
     // Now they accept no number that is more than 12 s ahead.
-    push(&mut five.client(0), 19);
+    push(&mut five.client(0), 19_000);
     let reason = refused(&five.seen_by(&[0, 1, 2], PATIENT), TTL);
     assert_eq!(reason.matches("too far ahead").count(), 2, "{reason}");
     five.assert_free([0, 1, 2]);
     five.redlock(PATIENT).acquire("lock", TTL).unwrap();
+}
+
+#[test]
+fn a_server_that_forgets_a_number_ahead_of_its_clock_breaks_the_order() {
+    let mut five = Five::with(&["lock.max-clock-skew 600000"]);
+    // It starts again 600 s ahead of its clock, and was told of a number 1100 s ahead.
+    push(&mut five.client(0), 1_100_000);
+    let first = five.seen_by(&[0, 1, 2], PATIENT).acquire("lock", TTL).unwrap();
+    five.restart(2);
+    let second = five.seen_by(&[2, 3, 4], PATIENT).acquire("lock", TTL).unwrap();
+    assert!(second.fence < first.fence);
+}
+
+#[test]
+fn with_a_restart_delay_of_twice_the_skew_it_does_not() {
+    let mut five = Five::with(&["lock.max-clock-skew 500", "lock.restart-delay 1000"]);
+    for server in 0..5 {
+        call!(five.client(server), "CONFIG", "SET", "lock.restart-delay", 0);
+    }
+    // It is told of no number that is further ahead, and grants nothing until its clock has passed that.
+    push(&mut five.client(0), 900);
+    let first = insist(&five.seen_by(&[0, 1, 2], PATIENT), TTL);
+    five.restart(2);
+    let second = insist(&five.seen_by(&[2, 3, 4], PATIENT), TTL);
+    assert!(second.fence > first.fence);
 }
 
 /// When a client counted on the lock.
