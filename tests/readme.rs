@@ -135,6 +135,8 @@ fn every_link_leads_somewhere() {
         let target = link.split(')').next().unwrap();
         match target.strip_prefix('#') {
             Some(name) => assert!(anchors.contains(name), "{target}"),
+            // Tests ask nothing of other machines.
+            None if target.contains("://") => {}
             None => assert!(repository().join(target).is_file(), "{target}"),
         }
     }
@@ -156,10 +158,10 @@ fn every_test_that_is_named_exists() {
     for (before, after) in README.match_indices("`](tests/").map(|(at, _)| README.split_at(at)) {
         let name = before.rsplit("[`").next().unwrap();
         let file = after.trim_start_matches("`](").split(')').next().unwrap();
-        assert!(
-            read(file).contains(&format!("#[test]\nfn {name}() {{")),
-            "{file}: {name}"
-        );
+        // Some tests stand in a module of their file, and are indented.
+        let lines: Vec<String> = read(file).lines().map(|line| line.trim_start().to_owned()).collect();
+        let test = ["#[test]".to_owned(), format!("fn {name}() {{")];
+        assert!(lines.windows(2).any(|two| two == test), "{file}: {name}");
         named += 1;
     }
     assert!(named > 10, "{named}");
