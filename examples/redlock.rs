@@ -5,7 +5,7 @@
 //! ```
 //!
 //! runs the command under the lock NAME, with its fence in `$FENCE`. It extends the lock, TTL milliseconds long, as long
-//! as the command runs, and kills the command if the lock is lost.
+//! as the command runs, and kills the command (not what that has started) when it could not, before the time is over.
 //!
 //! The algorithm is that of the Redis documentation, "Distributed Locks with Redis". There is one holder at a time if no
 //! server forgets a lock (`appendfsync always`, or `lock.restart-delay` of at least the ttl), if all clocks run equally
@@ -239,7 +239,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitStatus, Box<dyn Error>> {
         return Err("usage: redlock HOST:PORT,HOST:PORT,HOST:PORT NAME TTL COMMAND [ARGUMENT...]".into());
     };
     let ttl = Duration::from_millis(ttl.parse()?);
-    let redlock = Redlock::new(addresses.split(','), Duration::from_millis(50))?;
+    let redlock = Redlock::new(addresses.split(','), TIMEOUT)?;
     let mut lock = redlock.acquire(name, ttl)?;
     let mut command = Command::new(command);
     let child = command.args(arguments).env("FENCE", lock.fence.to_string()).spawn();
@@ -250,6 +250,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitStatus, Box<dyn Error>> {
     Ok(status)
 }
 
+/// For each server and step. The next try to extend may take two of them, to connect and to ask: none is begun when no
+/// more time is left than that.
+const TIMEOUT: Duration = Duration::from_millis(50);
+
 /// Extends the lock until the command ends, or ends the command when the lock is lost.
 fn attend(mut child: Child, lock: &mut Lock, ttl: Duration) -> Result<ExitStatus, Box<dyn Error>> {
     loop {
@@ -258,7 +262,7 @@ fn attend(mut child: Child, lock: &mut Lock, ttl: Duration) -> Result<ExitStatus
         }
         if lock.validity() < ttl * 2 / 3
             && let Err(reason) = lock.extend(ttl)
-            && lock.validity().is_zero()
+            && lock.validity() < TIMEOUT * 2
         {
             child.kill()?;
             child.wait()?;

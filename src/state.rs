@@ -1,7 +1,7 @@
 //! What the module keeps between commands: the fence clock, the generator of tokens, and since when this server has
 //! granted locks.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Instant;
 
 use rand::SeedableRng;
 use rand::rngs::{StdRng, SysRng};
@@ -14,9 +14,9 @@ use crate::settings::{MAX_CLOCK_SKEW, RESTART_DELAY};
 static FENCES: MainThread<FenceClock> = MainThread::new(FenceClock::new());
 static RANDOM: MainThread<Option<StdRng>> = MainThread::new(None);
 
-/// The Unix time in milliseconds at which this server was last new to its locks: it started, had loaded its data, or
-/// became primary.
-static NEW_AT: AtomicI64 = AtomicI64::new(0);
+/// When this server was last new to its locks: it started, had loaded its data, or became primary. By a clock that nobody
+/// sets: the time of day may be set just after a start.
+static NEW_SINCE: MainThread<Option<Instant>> = MainThread::new(None);
 
 /// Makes the module ready, once its settings are known.
 ///
@@ -32,20 +32,26 @@ pub(crate) fn start(now: Now) -> Result<(), Error> {
 /// The server has become a primary. The fence clock starts above everything that an earlier process or primary can have
 /// handed out.
 pub(crate) fn promoted(now: Now) -> Result<(), Error> {
-    data_loaded(now);
+    data_loaded()?;
     FENCES.with(|fences| fences.restart(now, MAX_CLOCK_SKEW.get()))
 }
 
 /// The server has loaded its data.
-pub(crate) fn data_loaded(now: Now) {
-    NEW_AT.store(now.milliseconds(), Ordering::Relaxed);
+pub(crate) fn data_loaded() -> Result<(), Error> {
+    NEW_SINCE.with(|since| *since = Some(Instant::now()))
 }
 
 /// The Unix time in milliseconds until which no lock is granted to a new holder, because a grant may have been lost with
 /// the process or primary before (`lock.restart-delay`); none if that has passed.
 pub(crate) fn recovering_until(now: Now) -> Option<i64> {
-    let until = NEW_AT.load(Ordering::Relaxed).saturating_add(RESTART_DELAY.get());
-    (now.milliseconds() < until).then_some(until)
+    let delay = RESTART_DELAY.get();
+    // As a rule, there is none.
+    if delay == 0 {
+        return None;
+    }
+    let since = NEW_SINCE.with(|since| *since).ok()??;
+    let passed = i64::try_from(since.elapsed().as_millis()).unwrap_or(i64::MAX);
+    (passed < delay).then(|| now.milliseconds().saturating_add(delay.saturating_sub(passed)))
 }
 
 /// A fence greater than all before it, and greater than `after`.
@@ -63,4 +69,17 @@ pub(crate) fn new_token() -> Result<[u8; TOKEN_LENGTH], Error> {
     RANDOM
         .with(|random| random.as_mut().map(generate_token))?
         .ok_or(Error::Internal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_delay_nothing_is_held_up_whatever_becomes_of_the_time_of_day() {
+        promoted(Now::from_microseconds(1_000_000_000)).unwrap();
+        for now in [i64::MIN, 0, 999_999_999, i64::MAX] {
+            assert_eq!(recovering_until(Now::from_microseconds(now)), None);
+        }
+    }
 }

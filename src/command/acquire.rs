@@ -83,7 +83,7 @@ impl Command for Acquire {
             Text::Given(token)
         };
         let mut lock = Key::open(call, key)?;
-        let mut holder = lock.holder(token.as_argument());
+        let holder = lock.holder(token.as_argument());
         let recovering_until = state::recovering_until(now).filter(|_| holder == Holder::Nobody);
         // A lock that is free while others wait is about to be theirs.
         if holder == Holder::Another
@@ -118,8 +118,7 @@ impl Command for Acquire {
                 // Looked at again: its deadline may have passed meanwhile, and another module may have heard of the
                 // counter.
                 lock = Key::open(call, key)?;
-                holder = lock.holder(token.as_argument());
-                if holder == Holder::Another {
+                if lock.holder(token.as_argument()) != holder {
                     drop(lock);
                     journal::refused(call, key);
                     return Ok(Reply::Null);

@@ -14,12 +14,10 @@ pub(crate) struct Sessions {
     locks: HashMap<u64, BTreeSet<LockName>>,
     /// The connections that have ended, and whose holds have not.
     ended: BTreeSet<u64>,
-    /// The Unix time in milliseconds before which no hold is to be ended that has been put off.
-    put_off_until: i64,
 }
 
-/// Holds that have been put off are bound to numbers from here on, which no connection has, one for each time that they
-/// were: so those that were put off less often come first, and none is in the way of the others.
+/// Holds that have been put off are bound to numbers that no connection has: so much more than the Unix time in
+/// milliseconds until which they were. So they come one after the other, behind those whose connection has just ended.
 const PUT_OFF: u64 = 1 << 63;
 
 /// One binding.
@@ -35,7 +33,6 @@ impl Sessions {
             bound: HashMap::new(),
             locks: HashMap::new(),
             ended: BTreeSet::new(),
-            put_off_until: 0,
         }
     }
 
@@ -124,8 +121,8 @@ impl Sessions {
     /// The Unix time in milliseconds at which a hold is to be ended, because its connection has ended; none if there is
     /// no such hold.
     pub(crate) fn next_end(&self) -> Option<i64> {
-        let first = self.ended.first()?;
-        Some(if *first < PUT_OFF { 0 } else { self.put_off_until })
+        let put_off_until = self.ended.first()?.saturating_sub(PUT_OFF);
+        Some(i64::try_from(put_off_until).unwrap_or(i64::MAX))
     }
 
     /// A hold that is to be ended now. It is bound until it is forgotten.
@@ -143,13 +140,9 @@ impl Sessions {
 
     /// A hold cannot be ended now. It is to be ended later.
     pub(crate) fn put_off(&mut self, hold: Hold, until: i64) {
-        let locks = self.bound.get(&hold.lock.database);
-        if let Some(session) = locks.and_then(|locks| locks.get(&hold.lock.key)) {
-            let number = session.connection.max(PUT_OFF).saturating_add(1);
-            self.bind(hold, number);
-            self.ended.insert(number);
-            self.put_off_until = until;
-        }
+        let number = PUT_OFF.saturating_add(until.max(0).unsigned_abs());
+        self.bind(hold, number);
+        self.ended.insert(number);
     }
 
     /// Forgets all.
@@ -298,16 +291,15 @@ mod tests {
         assert!(!sessions.is_bound(0, &[1], &[1]));
         assert_eq!(sessions.next_ended(5), Some(hold(2)));
         sessions.put_off(hold(2), 10);
-        // Both have been put off once.
         assert_eq!(sessions.next_end(), Some(10));
         assert_eq!(sessions.next_ended(9), None);
         assert_eq!(sessions.next_ended(10), Some(hold(1)));
-        // Twice: the other one comes first.
+        // Put off once more: the other one is not.
         sessions.put_off(hold(1), 20);
-        assert_eq!(sessions.next_ended(20), Some(hold(2)));
+        assert_eq!(sessions.next_ended(10), Some(hold(2)));
         // And before both one whose connection has just ended.
         assert!(sessions.end(3));
-        assert_eq!(sessions.next_ended(11), Some(hold(3)));
+        assert_eq!(sessions.next_ended(0), Some(hold(3)));
         for key in [3, 2] {
             sessions.forget(0, &[key]);
         }

@@ -11,7 +11,7 @@ pub(crate) struct Hooks {
     /// The server, until now a replica, has become a primary.
     pub(crate) promoted: fn(Now) -> Result<(), Error>,
     /// The server has loaded its data, from its own files or from a primary.
-    pub(crate) data_loaded: fn(Now),
+    pub(crate) data_loaded: fn() -> Result<(), Error>,
     /// The server, until now a primary, has become a replica.
     pub(crate) demoted: fn(&Context) -> Result<(), Error>,
     /// A setting has a new value.

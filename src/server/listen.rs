@@ -72,7 +72,7 @@ pub(super) fn listen_for_loading(api: &Api, ctx: *mut RedisModuleCtx) -> Result<
 }
 
 unsafe extern "C" fn loading_changed(
-    ctx: *mut RedisModuleCtx,
+    _ctx: *mut RedisModuleCtx,
     _event: RedisModuleEvent,
     step: u64,
     _data: *mut c_void,
@@ -80,10 +80,7 @@ unsafe extern "C" fn loading_changed(
     if step != REDISMODULE_SUBEVENT_LOADING_ENDED {
         return;
     }
-    // SAFETY: the context lives until this function returns.
-    if let Some(context) = unsafe { Context::new(ctx) } {
-        let _ = boundary(|| (HOOKS.data_loaded)(context.now()));
-    }
+    let _ = boundary(HOOKS.data_loaded);
 }
 
 fn subscribe(api: &Api, ctx: *mut RedisModuleCtx, id: u64, callback: RedisModuleEventCallback) -> bool {
