@@ -3,32 +3,15 @@
 mod support;
 
 use support::{
-    Client, Kind, Sentinels, Server, Value, assert_acquired, assert_error, bulk, call, cmd, error_text, eventually,
-    fence, int, nil, okay,
+    Kind, Sentinels, Server, TTL, Value, assert_acquired, assert_error, bulk, call, cmd, deadline, error_text,
+    eventually, int, nil, okay, take, take_fence,
 };
-
-/// Longer than any test.
-const TTL: i64 = 600_000;
 
 /// The default of `lock.max-clock-skew`, in microseconds.
 const SKEW: i64 = 10_000_000;
 
 const READONLY: &str = "READONLY You can't write against a read only replica.";
 const RECOVERING: &str = "RECOVERING no lock is granted until the restart delay has passed";
-
-fn deadline(client: &mut Client, key: &str) -> i64 {
-    client.integer(&cmd!("PEXPIRETIME", key))
-}
-
-#[track_caller]
-fn take(client: &mut Client, key: &str, token: &str) -> i64 {
-    assert_acquired(&call!(client, "LOCK.ACQUIRE", key, token, TTL), token)
-}
-
-#[track_caller]
-fn take_fence(client: &mut Client, key: &str, token: &str) -> i64 {
-    fence(&call!(client, "LOCK.FENCE", key, token))
-}
 
 #[test]
 fn when_sentinels_promote_a_replica_locks_go_along_and_the_old_primary_comes_back_as_a_replica() {

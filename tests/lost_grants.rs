@@ -4,26 +4,14 @@ mod support;
 
 use redis::Cmd;
 use support::{
-    Client, Kind, Server, Value, Waiter, array, assert_acquired, assert_error, bulk, call, cmd, error_text, eventually,
-    int, nil, okay,
+    Client, Kind, Server, TTL, Value, Waiter, array, assert_acquired, assert_error, bulk, call, cmd, deadline,
+    error_text, eventually, int, nil, okay, take,
 };
-
-/// Longer than any test.
-const TTL: i64 = 600_000;
 
 /// How long `WAIT` and `WAITAOF` may take where they must succeed, in milliseconds.
 const PATIENCE: i64 = 30_000;
 
 const RECOVERING: &str = "RECOVERING no lock is granted until the restart delay has passed";
-
-fn deadline(client: &mut Client, key: &str) -> i64 {
-    client.integer(&cmd!("PEXPIRETIME", key))
-}
-
-#[track_caller]
-fn take(client: &mut Client, key: &str, token: &str) -> i64 {
-    assert_acquired(&call!(client, "LOCK.ACQUIRE", key, token, TTL), token)
-}
 
 /// Nothing that the primary writes from now on reaches its replica: that is stopped, and so cannot connect again.
 fn cut_off(primary: &Server, replica: &Server) {

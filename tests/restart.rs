@@ -6,8 +6,8 @@ mod support;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use support::{
-    Client, Server, Value, acquired, append_only_file, assert_acquired, assert_error, bulk, call, cmd, error_text,
-    eventually, int, nil, okay,
+    Client, Server, Value, acquired, append_only_file, assert_acquired, assert_error, bulk, call, cmd, deadline,
+    error_text, eventually, int, nil, okay,
 };
 
 const RECOVERING: &str = "RECOVERING no lock is granted until the restart delay has passed";
@@ -25,10 +25,6 @@ fn restart(server: &mut Server) -> Client {
     server.kill();
     server.start_again();
     server.client()
-}
-
-fn deadline(client: &mut Client, key: &str) -> i64 {
-    client.integer(&cmd!("PEXPIRETIME", key))
 }
 
 #[test]

@@ -3,26 +3,13 @@
 
 mod support;
 
-use support::{Client, Server, assert_acquired, assert_error, call, cmd, fence, int, nil, okay};
-
-/// Longer than any test.
-const TTL: i64 = 600_000;
+use support::{Client, Server, TTL, assert_acquired, assert_error, call, cmd, fence, int, nil, okay, take, take_fence};
 
 /// Fences that are the time of day of their grant from the start on, as those of any primary are once it has been one
 /// for longer than `lock.max-clock-skew`.
 const LONG_PRIMARY: &str = "lock.max-clock-skew 0";
 
 const TOO_FAR_AHEAD: &str = "ERR fence is too far ahead of the clock";
-
-#[track_caller]
-fn take(client: &mut Client, key: &str, token: &str) -> i64 {
-    assert_acquired(&call!(client, "LOCK.ACQUIRE", key, token, TTL), token)
-}
-
-#[track_caller]
-fn take_fence(client: &mut Client, key: &str, token: &str) -> i64 {
-    fence(&call!(client, "LOCK.FENCE", key, token))
-}
 
 /// A primary with these lines, and a replica whose clock is so many seconds ahead of its own.
 fn apart(ahead: i64, primary: &[&str], replica: &[&str]) -> (Server, Server) {
