@@ -3,7 +3,7 @@
 
 mod support;
 
-use support::{Client, Server, TTL, assert_acquired, assert_error, call, cmd, fence, int, nil, okay, take, take_fence};
+use support::{Client, Server, TTL, assert_error, call, cmd, fence, int, nil, okay, take, take_fence};
 
 /// Fences that are the time of day of their grant from the start on, as those of any primary are once it has been one
 /// for longer than `lock.max-clock-skew`.
