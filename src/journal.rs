@@ -1,5 +1,6 @@
-//! What happens to locks, as an operator hears of it: the counters of `INFO lock`, the contention record of `LOCK.INFO`,
-//! and the module's own keyspace events, in the module class (flag `d`) beside those of the plain commands.
+//! What happens to locks, as an operator hears of it: the counters of `INFO lock`, the contention record of
+//! `LOCK.INFO`, and the module's own keyspace events, in the module class (flag `d`) beside those of the plain
+//! commands.
 //!
 //! Each function is for one thing that happens, and tells of it in every way.
 
@@ -167,7 +168,8 @@ fn most_records() -> usize {
     usize::try_from(CONTENTION_ENTRIES.get()).unwrap_or(usize::MAX)
 }
 
-/// Forgets the contention records: the server has become a replica, and what it knows gets old, or the module is unloaded.
+/// Forgets the contention records: the server has become a replica, and what it knows gets old, or the module is
+/// unloaded.
 pub(crate) fn forget_records() {
     let _ = CONTENTION.with(Option::take);
 }

@@ -14,8 +14,8 @@ use crate::settings::{MAX_CLOCK_SKEW, RESTART_DELAY};
 static FENCES: MainThread<FenceClock> = MainThread::new(FenceClock::new());
 static RANDOM: MainThread<Option<StdRng>> = MainThread::new(None);
 
-/// When this server was last new to its locks: it started, had loaded its data, or became primary. By a clock that nobody
-/// sets: the time of day may be set just after a start.
+/// When this server was last new to its locks: it started, had loaded its data, or became primary. By a clock that
+/// nobody sets: the time of day may be set just after a start.
 static NEW_SINCE: MainThread<Option<Instant>> = MainThread::new(None);
 
 /// Makes the module ready, once its settings are known.
@@ -41,8 +41,8 @@ pub(crate) fn data_loaded() -> Result<(), Error> {
     NEW_SINCE.with(|since| *since = Some(Instant::now()))
 }
 
-/// The Unix time in milliseconds until which no lock is granted to a new holder, because a grant may have been lost with
-/// the process or primary before (`lock.restart-delay`); none if that has passed.
+/// The Unix time in milliseconds until which no lock is granted to a new holder, because a grant may have been lost
+/// with the process or primary before (`lock.restart-delay`); none if that has passed.
 pub(crate) fn recovering_until(now: Now) -> Option<i64> {
     let delay = RESTART_DELAY.get();
     // As a rule, there is none.

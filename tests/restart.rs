@@ -1,5 +1,5 @@
-//! What becomes of locks when the server is killed and starts again, or a replica takes over: they survive where the data
-//! does, and `lock.restart-delay` keeps a lock from a second holder where it does not.
+//! What becomes of locks when the server is killed and starts again, or a replica takes over: they survive where the
+//! data does, and `lock.restart-delay` keeps a lock from a second holder where it does not.
 
 mod support;
 

@@ -9,8 +9,8 @@ use crate::session;
 use crate::settings::MAX_TTL;
 use crate::state;
 
-/// `LOCK.ACQUIRE key token ttl [BLOCK timeout] [SESSION] [COUNTER counter-key]`: takes the lock for `ttl` milliseconds if it is
-/// free.
+/// `LOCK.ACQUIRE key token ttl [BLOCK timeout] [SESSION] [COUNTER counter-key]`: takes the lock for `ttl` milliseconds
+/// if it is free.
 ///
 /// Replies an array of the token and the fence, or null when the lock is not to be had. A token of `*` asks the server
 /// for one. The holder's own token succeeds again: the remaining time becomes the larger of what is left and `ttl`, and

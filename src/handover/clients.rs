@@ -7,8 +7,8 @@ use crate::lock::Waiter;
 use crate::server::{Argument, BlockedClient, Call, Context, Reply, listen_for_keys};
 use crate::settings::MAX_WAITERS;
 
-/// Has the client of a call wait for a lock that is not to be had now, but perhaps at `held_until`: its deadline, or the
-/// end of the restart delay.
+/// Has the client of a call wait for a lock that is not to be had now, but perhaps at `held_until`: its deadline, or
+/// the end of the restart delay.
 ///
 /// # Errors
 ///

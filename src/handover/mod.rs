@@ -40,8 +40,8 @@ struct Waiting {
     grants: Grants<BlockedClient>,
     /// The module passes a lock on: the events that come of it are its own.
     granting: bool,
-    /// The Unix time in milliseconds before which no grant is taken back that nobody has heard of: the server has refused
-    /// the write.
+    /// The Unix time in milliseconds before which no grant is taken back that nobody has heard of: the server has
+    /// refused the write.
     put_off_until: i64,
 }
 

@@ -122,7 +122,8 @@ impl<I: Copy + Ord + Hash> WaitQueues<I> {
         self.queue(database, key).map_or(0, |queue| queue.by_number.len())
     }
 
-    /// The Unix time in milliseconds since which the first has waited who waits for a lock, and so longer than the others.
+    /// The Unix time in milliseconds since which the first has waited who waits for a lock, and so longer than the
+    /// others.
     pub(crate) fn since(&self, database: i32, key: &[u8]) -> Option<i64> {
         let (_, first) = self.queue(database, key)?.by_number.first_key_value()?;
         Some(self.places.get(first)?.waiter.since)

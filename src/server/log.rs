@@ -30,14 +30,14 @@ pub(super) fn stop_reporting_panics() {
     drop(panic::take_hook());
 }
 
-/// The format is fixed: a text that somebody else can choose would be read as a format. It finds the server's function by
-/// itself, because a load that lacks others has to say so.
+/// The format is fixed: a text that somebody else can choose would be read as a format. It finds the server's function
+/// by itself, because a load that lacks others has to say so.
 fn write(ctx: *mut raw::RedisModuleCtx, level: &CStr, text: &CStr) {
     // SAFETY: the server wrote the pointer before the module's first call, and nobody writes it again.
     let log = unsafe { raw::RedisModule_Log };
     if let Some(log) = log {
-        // SAFETY: `ctx` is the context of the running call or null; all three strings end in NUL, and `%s` takes the one
-        // argument given.
+        // SAFETY: `ctx` is the context of the running call or null; all three strings end in NUL, and `%s` takes the
+        // one argument given.
         unsafe { log(ctx, level.as_ptr(), c"%s".as_ptr(), text.as_ptr()) }
     }
 }

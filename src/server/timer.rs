@@ -54,7 +54,8 @@ extern "C" fn nothing(_data: *mut c_void) {
     JOBS.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Whether the server will call an empty job, and so the module must stay loaded: the server itself looks only at timers.
+/// Whether the server will call an empty job, and so the module must stay loaded: the server itself looks only at
+/// timers.
 pub(super) fn has_jobs() -> bool {
     JOBS.load(Ordering::Relaxed) > 0
 }
