@@ -1,7 +1,9 @@
 //! What locks cost beside what they replace. Everything is measured in one run, in turns, and stated as ratios.
 //!
 //! `make bench` runs it, and prints a report, which it also writes to `target/bench`, with plots. `REDIS_SERVER` names
-//! the server. Nothing is asserted of the figures.
+//! the server. Nothing is asserted of the figures. To run a part: `cargo bench --bench bench -- SECTION…`
+//!
+//! It takes some ten thousand connections, so the limit of open files is raised as far as it goes.
 
 mod commands;
 mod cpu;
@@ -16,9 +18,42 @@ use std::env;
 use std::path::Path;
 
 use report::Report;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+type Section = (&'static str, fn(&mut Report));
+
+/// The parts of the report, in its order.
+const SECTIONS: [Section; 1] = [("commands", commands::run)];
+
+/// A connection is a file of this process and one of the server's.
+const OPEN_FILES: u64 = 11_000;
 
 fn main() {
+    // Cargo adds `--bench`.
+    let asked: Vec<String> = env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let names = SECTIONS.map(|(name, _)| name);
+    if let Some(unknown) = asked.iter().find(|section| !names.contains(&section.as_str())) {
+        panic!("there is no section {unknown}, but there are {}", names.join(", "));
+    }
+    raise_open_files();
     let target = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let mut report = Report::new(Path::new(env!("CARGO_MANIFEST_DIR")).join(target).join("bench"));
-    commands::run(&mut report);
+    for (name, run) in SECTIONS {
+        if asked.is_empty() || asked.iter().any(|section| section == name) {
+            run(&mut report);
+        }
+    }
+}
+
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Nofile, raised).expect("the limit may be raised so far");
+    assert!(
+        limit.maximum.is_none_or(|maximum| maximum >= OPEN_FILES),
+        "too few open files are allowed, {OPEN_FILES} are needed: see ulimit -Hn"
+    );
 }
