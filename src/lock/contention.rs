@@ -1,7 +1,8 @@
 use std::collections::{BTreeMap, HashMap};
+use std::mem;
 use std::sync::Arc;
 
-use super::{LockName, Now};
+use super::{LockName, Now, UseOrder};
 
 /// How often a lock was to be had and how often not, since it was refused for the first time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,37 +34,28 @@ const LONGEST_NAME: usize = 512;
 /// goes first.
 #[derive(Debug)]
 pub(crate) struct ContentionTable {
-    records: BTreeMap<i32, HashMap<Arc<[u8]>, Entry>>,
-    /// The locks in the order of their last use.
-    uses: BTreeMap<u64, LockName>,
-    /// The number of the next use.
-    next_use: u64,
-}
-
-#[derive(Debug)]
-struct Entry {
-    record: ContentionRecord,
-    last_use: u64,
+    /// Where each lock's record is.
+    places: BTreeMap<i32, HashMap<Arc<[u8]>, u32>>,
+    records: UseOrder<(LockName, ContentionRecord)>,
 }
 
 impl ContentionTable {
-    pub(crate) fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
-            records: BTreeMap::new(),
-            uses: BTreeMap::new(),
-            next_use: 0,
+            places: BTreeMap::new(),
+            records: UseOrder::new(),
         }
     }
 
     /// Whether no lock has a record.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.uses.is_empty()
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.records.is_empty()
     }
 
     /// The record of a lock: nothing but zeros where it has none.
     pub(crate) fn record(&self, database: i32, key: &[u8]) -> ContentionRecord {
-        let entry = self.records.get(&database).and_then(|locks| locks.get(key));
-        entry.map(|entry| entry.record).unwrap_or_default()
+        let record = self.place(database, key).and_then(|at| self.records.get(at));
+        record.map(|(_, record)| *record).unwrap_or_default()
     }
 
     /// A lock has a new holder. Nothing is kept of one that was never refused.
@@ -80,53 +72,56 @@ impl ContentionTable {
         if let Some(record) = self.used(database, key) {
             record.refused(now);
         } else if most > 0 && key.len() <= LONGEST_NAME {
-            self.shrink(most.saturating_sub(1));
+            self.forget_all_but(most.saturating_sub(1));
             let mut record = ContentionRecord::default();
             record.refused(now);
             self.insert(database, key, record);
         }
     }
 
-    /// Forgets the least recently used records until `most` are left.
+    /// Forgets the least recently used records until `most` are left, and gives back the memory of the others.
     pub(crate) fn shrink(&mut self, most: usize) {
-        while self.uses.len() > most
-            && let Some((_, oldest)) = self.uses.pop_first()
+        if self.records.len() > most {
+            self.forget_all_but(most);
+            let mut rest = mem::replace(self, Self::new()).records;
+            while let Some((name, record)) = rest.take_oldest() {
+                self.insert(name.database, &name.key, record);
+            }
+        }
+    }
+
+    fn forget_all_but(&mut self, most: usize) {
+        while self.records.len() > most
+            && let Some((oldest, _)) = self.records.take_oldest()
         {
-            if let Some(locks) = self.records.get_mut(&oldest.database) {
+            if let Some(locks) = self.places.get_mut(&oldest.database) {
                 locks.remove(&oldest.key);
                 if locks.is_empty() {
-                    self.records.remove(&oldest.database);
+                    self.places.remove(&oldest.database);
                 }
             }
         }
     }
 
     fn insert(&mut self, database: i32, key: &[u8], record: ContentionRecord) {
+        let key = Arc::from(key);
         let name = LockName {
             database,
-            key: Arc::from(key),
+            key: Arc::clone(&key),
         };
-        let entry = Entry {
-            record,
-            last_use: self.next_use,
-        };
-        let locks = self.records.entry(database).or_default();
-        locks.insert(Arc::clone(&name.key), entry);
-        self.uses.insert(self.next_use, name);
-        self.next_use = self.next_use.saturating_add(1);
+        if let Some(at) = self.records.add((name, record)) {
+            self.places.entry(database).or_default().insert(key, at);
+        }
+    }
+
+    fn place(&self, database: i32, key: &[u8]) -> Option<u32> {
+        self.places.get(&database)?.get(key).copied()
     }
 
     /// The record of a lock that has one, which becomes the last to be forgotten.
     fn used(&mut self, database: i32, key: &[u8]) -> Option<&mut ContentionRecord> {
-        let entry = self.records.get_mut(&database)?.get_mut(key)?;
-        // A lock that many fight over is mostly the newest already.
-        if entry.last_use.saturating_add(1) < self.next_use {
-            let name = self.uses.remove(&entry.last_use)?;
-            self.uses.insert(self.next_use, name);
-            entry.last_use = self.next_use;
-            self.next_use = self.next_use.saturating_add(1);
-        }
-        Some(&mut entry.record)
+        let at = self.place(database, key)?;
+        self.records.used(at).map(|(_, record)| record)
     }
 }
 
@@ -211,8 +206,8 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(table.is_empty(), naive.0.is_empty());
-                prop_assert_eq!(table.uses.len(), naive.0.len());
-                prop_assert_eq!(table.records.values().map(HashMap::len).sum::<usize>(), naive.0.len());
+                prop_assert_eq!(table.records.len(), naive.0.len());
+                prop_assert_eq!(table.places.values().map(HashMap::len).sum::<usize>(), naive.0.len());
                 for database in 0..2 {
                     for key in 0u8..6 {
                         let expected = naive.0.iter().find(|(d, k, _)| *d == database && *k == [key]);

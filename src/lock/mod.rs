@@ -10,6 +10,7 @@ mod now;
 mod sessions;
 mod token;
 mod ttl;
+mod use_order;
 mod wait_queues;
 mod wait_times;
 
@@ -23,5 +24,6 @@ pub(crate) use now::Now;
 pub(crate) use sessions::Sessions;
 pub(crate) use token::{TOKEN_LENGTH, generate_token};
 pub(crate) use ttl::{Ttl, TtlError};
+pub(crate) use use_order::UseOrder;
 pub(crate) use wait_queues::{LockName, WaitQueues, Waiter};
 pub(crate) use wait_times::WaitTimes;
