@@ -9,7 +9,7 @@ use crate::samples::Summary;
 use crate::support::{Kind, Server, cmd};
 
 /// How many locks a load goes through, once.
-const LOCKS: usize = 1_000;
+pub(crate) const LOCKS: usize = 1_000;
 /// How often it does so in a round, pipelined; a fifth of it one at a time.
 const PASSES: usize = 20;
 const ROUNDS: usize = 9;
@@ -23,6 +23,15 @@ pub(crate) struct Way {
     /// Whether the lock is held beforehand, and what its value is; none if it is free.
     held: Option<&'static str>,
     pub(crate) commands: Box<dyn Fn(usize) -> Vec<Cmd>>,
+}
+
+impl Way {
+    /// What brings a lock into the state that the commands need.
+    pub(crate) fn before(&self, i: usize) -> Vec<Cmd> {
+        let mut commands = vec![cmd!("DEL", lock(i))];
+        commands.extend(self.held.map(|value| cmd!("SET", lock(i), value, "PX", TTL)));
+        commands
+    }
 }
 
 /// Something that one does with a lock: how it is done here, and what that replaces.
@@ -203,17 +212,11 @@ struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     fn new(server: &'a Server, mode: Mode, way: &Way) -> Self {
-        let value = way.held;
-        let before = move |i| {
-            let mut commands = vec![cmd!("DEL", lock(i))];
-            commands.extend(value.map(|value| cmd!("SET", lock(i), value, "PX", TTL)));
-            commands
-        };
         Self {
             server,
             connections: Connections::open(server, mode),
             passes: if mode.depth > 1 { PASSES } else { PASSES / 5 },
-            before: Load::new(MODES[0], LOCKS, &before),
+            before: Load::new(MODES[0], LOCKS, &|i| way.before(i)),
             load: Load::new(mode, LOCKS, &way.commands),
         }
     }

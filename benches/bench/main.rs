@@ -7,7 +7,10 @@
 
 mod commands;
 mod cpu;
+mod instructions;
 mod load;
+mod memory;
+mod others;
 mod plot;
 mod report;
 mod samples;
@@ -23,7 +26,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 type Section = (&'static str, fn(&mut Report));
 
 /// The parts of the report, in its order.
-const SECTIONS: [Section; 1] = [("commands", commands::run)];
+const SECTIONS: [Section; 4] = [
+    ("commands", commands::run),
+    ("memory", memory::run),
+    ("others", others::run),
+    ("instructions", instructions::run),
+];
 
 /// A connection is a file of this process and one of the server's.
 const OPEN_FILES: u64 = 11_000;
