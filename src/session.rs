@@ -105,6 +105,16 @@ pub(crate) fn put_off(hold: Hold, until: i64) -> Result<(), Error> {
     sessions(|sessions| sessions.put_off(hold, until))
 }
 
+/// Gives back the memory of so many bindings that were forgotten together.
+pub(crate) fn free_forgotten(most: usize) -> Result<(), Error> {
+    sessions(|sessions| sessions.free_forgotten(most))
+}
+
+/// Whether there is such memory.
+pub(crate) fn has_forgotten() -> Result<bool, Error> {
+    sessions(|sessions| sessions.has_forgotten())
+}
+
 /// It has ended.
 pub(crate) fn forget(hold: &Hold) -> Result<(), Error> {
     sessions(|sessions| sessions.forget(hold.lock.database, &hold.lock.key))

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::lock::{Grants, LockName, WaitQueues};
 use crate::server::{Argument, BlockedClient, Context, MainThread, set_timer};
+use crate::session;
 
 pub(crate) use clients::{answered, gone, known, unblocked, wait};
 pub(crate) use due::due;
@@ -97,7 +98,8 @@ fn next_look(now: i64, held_until: Option<i64>) -> i64 {
 }
 
 fn set_next_timer(context: &Context) -> Result<(), Error> {
-    let next_end = due::next_end()?;
+    let at_once = session::has_forgotten()?.then_some(0);
+    let next_end = at_once.or(due::next_end()?);
     let due = waiting(|waiting| next_end.into_iter().chain(waiting.queues.next_due()).min())?;
     set_timer(context, due)
 }

@@ -1,19 +1,20 @@
 use std::collections::{BTreeSet, HashMap};
+use std::mem;
 use std::sync::Arc;
 
-use super::{Hold, LockName};
+use super::{Hold, Leftovers, LockName};
 
 /// Which holds are bound to which connection, to end with it.
 ///
 /// A connection is known by the number that the server gives it, and to no other. A hold is bound to one connection at
 /// most: the newest acquire decides.
-#[derive(Debug)]
 pub(crate) struct Sessions {
     bound: HashMap<i32, HashMap<Arc<[u8]>, Session>>,
     /// What is bound to a connection: never nothing.
     locks: HashMap<u64, BTreeSet<LockName>>,
     /// The connections that have ended, and whose holds have not.
     ended: BTreeSet<u64>,
+    forgotten: Leftovers,
 }
 
 /// Holds that have been put off are bound to numbers that no connection has: so much more than the Unix time in
@@ -33,6 +34,7 @@ impl Sessions {
             bound: HashMap::new(),
             locks: HashMap::new(),
             ended: BTreeSet::new(),
+            forgotten: Leftovers::new(),
         }
     }
 
@@ -94,7 +96,7 @@ impl Sessions {
     /// The keys of two databases have changed places; what they are bound to goes with them.
     pub(crate) fn swap_databases(&mut self, first: i32, second: i32) {
         for locks in self.locks.values_mut() {
-            let swapped = std::mem::take(locks).into_iter().map(|LockName { database, key }| {
+            let swapped = mem::take(locks).into_iter().map(|LockName { database, key }| {
                 let database = match database {
                     database if database == first => second,
                     database if database == second => first,
@@ -145,9 +147,26 @@ impl Sessions {
         self.ended.insert(number);
     }
 
-    /// Forgets all.
+    /// Forgets all. The memory of it is given back by [`Self::free_forgotten`].
     pub(crate) fn clear(&mut self) {
-        *self = Self::new();
+        if self.is_empty() {
+            return;
+        }
+        self.ended.clear();
+        for locks in mem::take(&mut self.bound).into_values() {
+            self.forgotten.add(locks);
+        }
+        self.forgotten.add(mem::take(&mut self.locks).into_values().flatten());
+    }
+
+    /// Gives back the memory of so many bindings that were forgotten together.
+    pub(crate) fn free_forgotten(&mut self, most: usize) {
+        self.forgotten.free(most);
+    }
+
+    /// Whether there is memory to give back.
+    pub(crate) const fn has_forgotten(&self) -> bool {
+        !self.forgotten.is_empty()
     }
 }
 
@@ -259,8 +278,16 @@ mod tests {
                     prop_assert!(!sessions.is_bound(lock.database, &lock.key, b"another"));
                 }
             }
+            let was_bound = !sessions.is_empty();
             sessions.clear();
             prop_assert!(sessions.is_empty() && sessions.next_end().is_none());
+            for (lock, token, _) in &naive.bound {
+                prop_assert!(!sessions.is_bound(lock.database, &lock.key, &[*token]));
+            }
+            prop_assert!(!was_bound || sessions.has_forgotten());
+            while sessions.has_forgotten() {
+                sessions.free_forgotten(1);
+            }
         }
     }
 

@@ -277,16 +277,17 @@ impl<I: Copy + Ord + Hash> WaitQueues<I> {
 
     /// Has the locks of a database looked at as soon as may be.
     pub(crate) fn look_at_all(&mut self, database: i32, when: i64) {
-        let locks: Vec<_> = self
-            .queues
-            .get(&database)
-            .into_iter()
-            .flat_map(HashMap::keys)
-            .cloned()
-            .collect();
-        for key in locks {
-            self.look_at(&LockName { database, key }, Some(when));
-        }
+        let Some(queues) = self.queues.get_mut(&database) else {
+            return;
+        };
+        // Put in order once, which takes a fraction of the time that taking out and putting in one by one does.
+        self.looks.retain(|(_, lock)| lock.database != database);
+        let looks = queues.iter_mut().map(|(key, queue)| {
+            queue.look = Some(when);
+            let key = Arc::clone(key);
+            (when, LockName { database, key })
+        });
+        self.looks.append(&mut looks.collect());
     }
 
     /// The databases in which somebody waits.
