@@ -38,7 +38,7 @@ struct Scene {
 const SCENES: [Scene; 18] = [
     scene("nothing", |_| event(|| sleep(Duration::from_millis(500)))),
     scene("10,000 wait for a lock, each releases it", drain_lock),
-    scene("10,000 wait in `BLPOP`, each pushes", drain_list),
+    scene("10,000 wait in `BLPOP`, each pushes for the next", drain_lists),
     scene("a connection with 10,000 `SESSION` locks ends", |server| {
         lose_sessions(server, 1)
     }),
@@ -194,9 +194,12 @@ fn drain_lock(server: &Server) -> Event {
     })
 }
 
-fn drain_list(server: &Server) -> Event {
-    let waiters = block(server, true, |_| blpop(0));
-    drain(server, waiters, |_| cmd!("RPUSH", list(0), "item"))
+/// Each at a list of its own: where many wait for one, the server has all of them try at each push.
+fn drain_lists(server: &Server) -> Event {
+    let waiters = block(server, false, blpop);
+    drain(server, waiters, |served| {
+        cmd!("RPUSH", list(served.map_or(0, |waiter| waiter + 1)), "item")
+    })
 }
 
 /// Waits until no keys are left.
