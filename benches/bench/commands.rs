@@ -69,14 +69,14 @@ fn set_nx(i: usize) -> Cmd {
 }
 
 /// The scripts that lock libraries and articles use, by their hashes.
-struct Scripts {
+pub(crate) struct Scripts {
     acquire: String,
-    release: String,
+    pub(crate) release: String,
     extend: String,
 }
 
 impl Scripts {
-    fn load(server: &Server) -> Self {
+    pub(crate) fn load(server: &Server) -> Self {
         let mut client = server.client();
         let mut load = |script: &str| match client.call(&cmd!("SCRIPT", "LOAD", script)) {
             Value::BulkString(hash) => String::from_utf8(hash).unwrap(),

@@ -6,6 +6,7 @@
 //! It takes some ten thousand connections, so the limit of open files is raised as far as it goes.
 
 mod commands;
+mod contention;
 mod cpu;
 mod instructions;
 mod load;
@@ -26,8 +27,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 type Section = (&'static str, fn(&mut Report));
 
 /// The parts of the report, in its order.
-const SECTIONS: [Section; 4] = [
+const SECTIONS: [Section; 5] = [
     ("commands", commands::run),
+    ("contention", contention::run),
     ("memory", memory::run),
     ("others", others::run),
     ("instructions", instructions::run),

@@ -58,3 +58,47 @@ fn draw<B: DrawingBackend>(
         font(HPos::Center),
     ))
 }
+
+/// A line for each series, through its points. Both axes are logarithmic.
+pub(crate) fn lines(file: &Path, title: &str, series: &[(String, Vec<(f64, f64)>)]) {
+    let root = SVGBackend::new(file, (WIDTH, 460)).into_drawing_area();
+    draw_lines(&root, title, series).expect("the plot can be drawn");
+    root.present().expect("the plot can be written");
+}
+
+fn draw_lines<B: DrawingBackend>(
+    area: &DrawingArea<B, plotters::coord::Shift>,
+    title: &str,
+    series: &[(String, Vec<(f64, f64)>)],
+) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+    area.fill(&WHITE)?;
+    let range = |axis: fn(&(f64, f64)) -> f64| {
+        let values = || series.iter().flat_map(|(_, points)| points).map(axis);
+        let (least, most) = (values().fold(f64::MAX, f64::min), values().fold(0.0, f64::max));
+        (least / 1.2..most * 1.2).log_scale()
+    };
+    let (plot, names) = area.split_horizontally(WIDTH - 240);
+    let mut chart = ChartBuilder::on(&plot)
+        .caption(title, ("sans-serif", 14))
+        .margin(10)
+        .x_label_area_size(30)
+        .y_label_area_size(60)
+        .build_cartesian_2d(range(|point| point.0), range(|point| point.1))?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .x_label_formatter(&|value| format!("{value:.0}"))
+        .y_label_formatter(&|value| format!("{value:.0}"))
+        .draw()?;
+    for (row, (name, points)) in series.iter().enumerate() {
+        let style = Palette99::pick(row).stroke_width(2);
+        chart.draw_series([PathElement::new(points.clone(), style)])?;
+        chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, style.filled())))?;
+        let y = BAR as i32 * (row as i32 + 2);
+        names.draw(&PathElement::new(vec![(0, y), (20, y)], style))?;
+        let font = ("sans-serif", 14).into_font().color(&BLACK);
+        let font = font.pos(Pos::new(HPos::Left, VPos::Center));
+        names.draw(&Text::new(name.clone(), (26, y), font))?;
+    }
+    Ok(())
+}

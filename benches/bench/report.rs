@@ -51,4 +51,11 @@ impl Report {
         plot::ratios(&self.directory.join(&file), title, pairs);
         self.add(&format!("![{title}]({file})\n"));
     }
+
+    /// A plot of lines through points, which the report shows. Both axes are logarithmic.
+    pub(crate) fn lines(&mut self, name: &str, title: &str, series: &[(String, Vec<(f64, f64)>)]) {
+        let file = format!("{name}.svg");
+        plot::lines(&self.directory.join(&file), title, series);
+        self.add(&format!("![{title}]({file})\n"));
+    }
 }
