@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::cpu;
 use crate::report::Report;
 use crate::samples::{Summary, quantile};
-use crate::support::{Server, eventually};
+use crate::support::{Client, Server, call, eventually};
 use circle::{Circle, Clients, Grant, Log, Manner, Way};
 
 const CLIENTS: [usize; 4] = [10, 100, 1_000, 10_000];
@@ -111,7 +111,7 @@ fn most(grants: &[Grant]) -> usize {
 }
 
 /// Has clients circle; `spent` is what the server has.
-fn measure(way: &Way, connections: &Clients, spent: impl Fn() -> u64) -> Figures {
+fn measure(way: &Way, connections: &Clients, mut spent: impl FnMut() -> u64) -> Figures {
     let mut circle = Circle::of(way, connections);
     let (server, own) = (spent(), own_cpu());
     let log = circle.run(TIME);
@@ -143,12 +143,15 @@ fn round(clients: usize, server: &Server, python: Option<&Path>) -> Vec<Row> {
     for way in ways::all(server, clients) {
         ways::prepare(server);
         let connections = ways::connect(server, clients);
-        let figures = measure(&way, &connections, || cpu::main_thread(server));
+        await_connected(&mut controller, clients + 1);
+        let figures = measure(&way, &connections, || {
+            // When this is answered, the server has read all that was sent before.
+            call!(controller, "PING");
+            cpu::main_thread(server)
+        });
         rows.push((way.name, figures));
         drop(connections);
-        eventually("all have left", || {
-            controller.info("clients", "connected_clients") == "1"
-        });
+        await_connected(&mut controller, 1);
     }
     if clients > MOST_OF_OTHERS {
         return rows;
@@ -165,6 +168,13 @@ fn round(clients: usize, server: &Server, python: Option<&Path>) -> Vec<Row> {
         ),
     });
     rows
+}
+
+fn await_connected(controller: &mut Client, count: usize) {
+    let count = count.to_string();
+    eventually("so many are connected", || {
+        controller.info("clients", "connected_clients") == count
+    });
 }
 
 /// The rounds with so many clients.
