@@ -83,6 +83,7 @@ const HOOKS: server::Hooks = server::Hooks {
     connection_ended: handover::connection_ended,
     due: handover::due,
     answered: handover::answered,
+    sent: handover::sent,
     unblocked: handover::unblocked,
     gone: handover::gone,
 };

@@ -321,6 +321,30 @@ fn one_that_the_server_is_about_to_cut_off_passes_the_lock_on() {
     assert_nothing_left(&server);
 }
 
+/// As `redis-cli` does in a shell script, with one command for each of its calls.
+#[test]
+fn one_that_closes_its_connection_as_soon_as_it_has_the_lock_keeps_it() {
+    let server = server();
+    let mut client = server.client();
+    let mut holder = "holder".to_owned();
+    for turn in 0..100 {
+        let next = format!("one-shot {turn}");
+        let mut one_shot = server.wire();
+        one_shot.send(&cmd!("LOCK.ACQUIRE", "job", &next, TTL, "BLOCK", 0).get_packed_command());
+        eventually("it waits", || blocked_clients(&mut client) == 1);
+        assert_eq!(call!(client, "LOCK.RELEASE", "job", &holder), int(1));
+        assert_eq!(one_shot.receive()[0], b'*');
+        drop(one_shot);
+        holder = next;
+        eventually("the server has seen it go", || {
+            client.info("clients", "connected_clients") == "1"
+        });
+        settle(&server);
+        assert_eq!(call!(client, "GET", "job"), bulk(&holder));
+    }
+    assert_eq!(call!(client, "LOCK.RELEASE", "job", &holder), int(1));
+}
+
 #[test]
 fn whoever_releases_the_lock_of_the_dead_and_takes_it_again_with_its_token_keeps_it() {
     let server = server();

@@ -4,7 +4,9 @@ use super::{name, next_look, set_next_timer, waiting};
 use crate::error::Error;
 use crate::journal;
 use crate::lock::Waiter;
-use crate::server::{Argument, BlockedClient, Call, Context, Reply, listen_for_keys};
+use crate::server::{
+    Argument, BlockedClient, Call, Context, Reply, listen_for_connections, listen_for_keys, listen_for_sleep,
+};
 use crate::settings::MAX_WAITERS;
 
 /// Has the client of a call wait for a lock that is not to be had now, but perhaps at `held_until`: its deadline, or
@@ -29,6 +31,8 @@ pub(crate) fn wait<'call>(
         return Err(Error::TooManyWaiters);
     }
     listen_for_keys(call)?;
+    listen_for_connections(call)?;
+    listen_for_sleep(call)?;
     let Some(client) = BlockedClient::block(call) else {
         journal::refused(call, key);
         return Ok(Reply::Null);
@@ -48,9 +52,14 @@ pub(crate) fn wait<'call>(
     Ok(set_next_timer(call).map_or(Reply::Later, |()| Reply::Later))
 }
 
-/// The client of a grant gets its reply.
-pub(crate) fn answered(client: BlockedClient) -> Result<(), Error> {
-    waiting(|waiting| waiting.grants.delivered(client))
+/// The server takes the reply to the client of a grant, for a connection.
+pub(crate) fn answered(client: BlockedClient, connection: u64) -> Result<(), Error> {
+    waiting(|waiting| waiting.grants.taken(client, connection))
+}
+
+/// The server has sent the replies that it has taken.
+pub(crate) fn sent() -> Result<(), Error> {
+    waiting(|waiting| waiting.grants.sent())
 }
 
 /// `CLIENT UNBLOCK … TIMEOUT`: the client is answered as if its time were up. Whether it has been waiting.

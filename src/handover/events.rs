@@ -49,9 +49,10 @@ fn look_at_all(context: &Context, databases: &[i32]) -> Result<(), Error> {
     set_next_timer(context)
 }
 
-/// A connection has ended, and the holds that are bound to it are to end.
+/// A connection has ended: the holds that are bound to it are to end, and the one of which it has not heard.
 pub(crate) fn connection_ended(context: &Context, connection: u64) -> Result<(), Error> {
-    if session::connection_ended(connection)? {
+    let is_unheard = waiting(|waiting| waiting.grants.connection_ended(connection))?;
+    if session::connection_ended(connection)? || is_unheard {
         set_next_timer(context)?;
     }
     Ok(())

@@ -22,7 +22,7 @@ use crate::lock::{Grants, LockName, WaitQueues};
 use crate::server::{Argument, BlockedClient, Context, MainThread, set_timer};
 use crate::session;
 
-pub(crate) use clients::{answered, gone, known, unblocked, wait};
+pub(crate) use clients::{answered, gone, known, sent, unblocked, wait};
 pub(crate) use due::due;
 pub(crate) use events::{connection_ended, databases_swapped, demoted, end, key_changed, key_gone, keys_gone};
 pub(crate) use pass_on::release;

@@ -8,6 +8,9 @@ use super::Hold;
 #[derive(Debug)]
 pub(crate) struct Grants<I> {
     underway: HashMap<I, Hold>,
+    /// The server has taken the reply for this connection. It drops it where it is about to close the connection, and
+    /// does so before it sleeps.
+    taken: HashMap<u64, Hold>,
     abandoned: Vec<Hold>,
 }
 
@@ -15,13 +18,14 @@ impl<I: Copy + Eq + Hash> Grants<I> {
     pub(crate) fn new() -> Self {
         Self {
             underway: HashMap::new(),
+            taken: HashMap::new(),
             abandoned: Vec::new(),
         }
     }
 
     /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
-        self.underway.is_empty() && self.abandoned.is_empty()
+        self.underway.is_empty() && self.taken.is_empty() && self.abandoned.is_empty()
     }
 
     /// The lock is the client's, and the reply is on its way.
@@ -29,9 +33,23 @@ impl<I: Copy + Eq + Hash> Grants<I> {
         self.underway.insert(client, grant);
     }
 
-    /// The client gets its reply.
-    pub(crate) fn delivered(&mut self, client: I) {
-        self.underway.remove(&client);
+    /// The server takes the reply for the client's connection.
+    pub(crate) fn taken(&mut self, client: I, connection: u64) {
+        let grant = self.underway.remove(&client);
+        self.taken.extend(grant.map(|grant| (connection, grant)));
+    }
+
+    /// The server has sent what it has taken.
+    pub(crate) fn sent(&mut self) {
+        self.taken.clear();
+    }
+
+    /// A connection has ended. Whether that leaves a lock with nobody.
+    pub(crate) fn connection_ended(&mut self, connection: u64) -> bool {
+        let grant = self.taken.remove(&connection);
+        let left = grant.is_some();
+        self.abandoned.extend(grant);
+        left
     }
 
     /// The client has gone. Whether that leaves a lock with nobody.
@@ -47,6 +65,7 @@ impl<I: Copy + Eq + Hash> Grants<I> {
     pub(crate) fn known(&mut self, database: i32, key: &[u8], token: &[u8]) {
         let is_it = |grant: &Hold| grant.lock.database == database && *grant.lock.key == *key && *grant.token == *token;
         self.underway.retain(|_, grant| !is_it(grant));
+        self.taken.retain(|_, grant| !is_it(grant));
         self.abandoned.retain(|grant| !is_it(grant));
     }
 
@@ -115,12 +134,21 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_that_was_delivered_stays_with_its_client() {
+    fn a_grant_is_its_clients_when_the_reply_is_sent_and_abandoned_where_the_connection_ends_before() {
         let mut grants = Grants::new();
-        grants.add(1, grant(1, 1));
-        grants.delivered(1);
-        assert!(!grants.lost(1));
-        assert_eq!(grants.next_abandoned(), None);
+        for client in [1, 2] {
+            grants.add(client, grant(client, 1));
+            grants.taken(client, u64::from(client) + 10);
+            assert!(!grants.lost(client));
+            assert!(!grants.is_empty());
+        }
+        assert!(grants.connection_ended(11));
+        assert!(!grants.connection_ended(11) && !grants.connection_ended(13));
+        grants.sent();
+        assert!(!grants.connection_ended(12));
+        assert_eq!(grants.next_abandoned(), Some(&grant(1, 1)));
+        grants.forget(&grant(1, 1));
+        assert!(grants.is_empty());
     }
 
     #[test]
@@ -134,6 +162,10 @@ mod tests {
             grants.known(1, &[1], &[1]);
             grants.known(0, &[1], &[1]);
             assert!(lost_first || !grants.lost(1));
+            grants.add(3, grant(3, 1));
+            grants.taken(3, 13);
+            grants.known(0, &[3], &[1]);
+            assert!(!grants.connection_ended(13));
             assert!(grants.lost(2));
             assert_eq!(grants.next_abandoned(), Some(&grant(2, 1)));
             grants.forget(&grant(2, 1));

@@ -5,7 +5,6 @@ use redis_module::raw::{RedisModuleBlockedClient, RedisModuleCtx, RedisModuleStr
 
 use super::api::{ERR, OK, api};
 use super::boundary::boundary;
-use super::call_reply::CallReply;
 use super::{Call, Context, Failure, Reply};
 use crate::HOOKS;
 
@@ -64,13 +63,7 @@ extern "C" fn reply(ctx: *mut RedisModuleCtx, _argv: *mut *mut RedisModuleString
     };
     if let Some(client) = BlockedClient::of(&context) {
         // A panic has been reported by its hook; the client gets its answer all the same.
-        let _ = boundary(|| {
-            if is_condemned(&context) {
-                (HOOKS.gone)(&context, client).map(|_| ())
-            } else {
-                (HOOKS.answered)(client)
-            }
-        });
+        let _ = boundary(|| (HOOKS.answered)(client, context.client()));
     }
     // SAFETY: the context is alive.
     let answer = unsafe { (context.api.get_blocked_client_private_data)(context.ctx()) };
@@ -81,29 +74,6 @@ extern "C" fn reply(ctx: *mut RedisModuleCtx, _argv: *mut *mut RedisModuleString
         None => context.reply(&Reply::Null),
     }
     OK
-}
-
-/// Whether the server is about to close the client's connection (its user was deleted, say, or its output is over the
-/// limit), and writes no reply to it any more. It calls back for the answer before it does so.
-fn is_condemned(context: &Context) -> bool {
-    // SAFETY: the context is alive.
-    let id = unsafe { (context.api.get_client_id)(context.ctx()) };
-    // SAFETY: the strings end in NUL, and the format takes two C strings and a `long long`.
-    let reply = unsafe {
-        (context.api.call)(
-            context.ctx(),
-            c"CLIENT".as_ptr(),
-            c"Eccl".as_ptr(),
-            c"LIST".as_ptr(),
-            c"ID".as_ptr(),
-            id.cast_signed(),
-        )
-    };
-    let Some(reply) = NonNull::new(reply).map(|reply| CallReply::new(context.api, reply)) else {
-        return false;
-    };
-    let mut fields = reply.view().text().split(|byte| *byte == b' ');
-    fields.any(|field| field.strip_prefix(b"flags=").is_some_and(|flags| flags.contains(&b'A')))
 }
 
 /// The server frees an answer, given or not.

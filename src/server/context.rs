@@ -88,11 +88,16 @@ impl Context {
         if by_module || self.has_flag(REDISMODULE_CTX_FLAGS_LUA) {
             return None;
         }
-        // SAFETY: the context is alive.
-        let id = unsafe { (self.api.get_client_id)(self.ctx()) };
+        let id = self.client();
         // SAFETY: null asks only whether there is such a client, and the server knows those with a connection.
         let status = unsafe { (self.api.get_client_info_by_id)(ptr::null_mut(), id) };
         (status == OK).then_some(id)
+    }
+
+    /// The number of the client of the running command or reply, which is that of its connection, if it has one.
+    pub(super) fn client(&self) -> u64 {
+        // SAFETY: the context is alive.
+        unsafe { (self.api.get_client_id)(self.ctx()) }
     }
 
     pub(super) fn has_flag(&self, any: u32) -> bool {

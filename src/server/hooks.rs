@@ -30,8 +30,10 @@ pub(crate) struct Hooks {
     pub(crate) connection_ended: fn(&Context, u64) -> Result<(), Error>,
     /// The time has come that was set with [`super::set_timer`].
     pub(crate) due: fn(&Context) -> Result<(), Error>,
-    /// A blocked client gets its answer.
-    pub(crate) answered: fn(BlockedClient) -> Result<(), Error>,
+    /// The server takes the answer to a blocked client, for the connection of this number.
+    pub(crate) answered: fn(BlockedClient, u64) -> Result<(), Error>,
+    /// The server has sent the answers that it has taken, or ended the connections of those who get none any more.
+    pub(crate) sent: fn() -> Result<(), Error>,
     /// A blocked client is to be let go as if its time were up. Whether it has been waiting.
     pub(crate) unblocked: fn(&Context, BlockedClient) -> Result<bool, Error>,
     /// A blocked client has gone, without its answer. Whether it has been waiting.

@@ -2,11 +2,11 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::NonNull;
 
 use redis_module::raw::{
-    REDISMODULE_EVENT_CLIENT_CHANGE, REDISMODULE_EVENT_FLUSHDB, REDISMODULE_EVENT_LOADING, REDISMODULE_EVENT_SWAPDB,
-    REDISMODULE_NOTIFY_EVICTED, REDISMODULE_NOTIFY_EXPIRED, REDISMODULE_NOTIFY_GENERIC,
-    REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED, REDISMODULE_SUBEVENT_FLUSHDB_END,
-    REDISMODULE_SUBEVENT_LOADING_ENDED, RedisModuleClientInfo, RedisModuleCtx, RedisModuleEvent,
-    RedisModuleEventCallback, RedisModuleFlushInfo, RedisModuleString, RedisModuleSwapDbInfo,
+    REDISMODULE_EVENT_CLIENT_CHANGE, REDISMODULE_EVENT_EVENTLOOP, REDISMODULE_EVENT_FLUSHDB, REDISMODULE_EVENT_LOADING,
+    REDISMODULE_EVENT_SWAPDB, REDISMODULE_NOTIFY_EVICTED, REDISMODULE_NOTIFY_EXPIRED, REDISMODULE_NOTIFY_GENERIC,
+    REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED, REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP,
+    REDISMODULE_SUBEVENT_FLUSHDB_END, REDISMODULE_SUBEVENT_LOADING_ENDED, RedisModuleClientInfo, RedisModuleCtx,
+    RedisModuleEvent, RedisModuleEventCallback, RedisModuleFlushInfo, RedisModuleString, RedisModuleSwapDbInfo,
 };
 
 use super::api::{Api, OK};
@@ -18,6 +18,7 @@ use crate::error::Error;
 
 static LISTENING_FOR_KEYS: MainThread<bool> = MainThread::new(false);
 static LISTENING_FOR_CONNECTIONS: MainThread<bool> = MainThread::new(false);
+static LISTENING_FOR_SLEEP: MainThread<bool> = MainThread::new(false);
 
 /// Listens, from the first call on, for every event by which a key can go or change its deadline. Not from the load on:
 /// each such event of the server costs a little, which nobody should pay who never waits.
@@ -36,16 +37,31 @@ pub(crate) fn listen_for_keys(context: &Context) -> Result<(), Error> {
 /// Listens, from the first call on, for the ends of connections. Not from the load on: the server looks up each one's
 /// address for it.
 pub(crate) fn listen_for_connections(context: &Context) -> Result<(), Error> {
-    if LISTENING_FOR_CONNECTIONS.with(|listening| *listening)? {
-        return Ok(());
-    }
-    if subscribe(
-        context.api,
-        context.ctx(),
+    listen_once(
+        context,
+        &LISTENING_FOR_CONNECTIONS,
         REDISMODULE_EVENT_CLIENT_CHANGE,
         Some(connection_changed),
-    ) {
-        LISTENING_FOR_CONNECTIONS.with(|listening| *listening = true)
+    )
+}
+
+/// Listens, from the first call on, for the moments when the server has slept until there was something to do. Before
+/// it sleeps, it sends the replies that it has, and ends the connections that it was about to end.
+pub(crate) fn listen_for_sleep(context: &Context) -> Result<(), Error> {
+    listen_once(context, &LISTENING_FOR_SLEEP, REDISMODULE_EVENT_EVENTLOOP, Some(slept))
+}
+
+fn listen_once(
+    context: &Context,
+    listening: &MainThread<bool>,
+    id: u64,
+    callback: RedisModuleEventCallback,
+) -> Result<(), Error> {
+    if listening.with(|listening| *listening)? {
+        return Ok(());
+    }
+    if subscribe(context.api, context.ctx(), id, callback) {
+        listening.with(|listening| *listening = true)
     } else {
         Err(Error::Internal)
     }
@@ -151,5 +167,11 @@ unsafe extern "C" fn connection_changed(
     // SAFETY: the context lives until this function returns.
     if let (Some(context), Some(info)) = (unsafe { Context::new(ctx) }, info) {
         let _ = boundary(|| (HOOKS.connection_ended)(&context, info.id));
+    }
+}
+
+unsafe extern "C" fn slept(_ctx: *mut RedisModuleCtx, _event: RedisModuleEvent, step: u64, _data: *mut c_void) {
+    if step == REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP {
+        let _ = boundary(HOOKS.sent);
     }
 }

@@ -37,7 +37,7 @@ pub(crate) use context::{Context, Memory};
 pub(crate) use hooks::Hooks;
 pub(crate) use info::InfoReply;
 pub(crate) use key::Key;
-pub(crate) use listen::{listen_for_connections, listen_for_keys};
+pub(crate) use listen::{listen_for_connections, listen_for_keys, listen_for_sleep};
 pub(crate) use load::Module;
 pub(crate) use main_thread::MainThread;
 pub(crate) use reply::{Failure, Reply};
