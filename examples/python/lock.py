@@ -2,7 +2,7 @@
 
     r = redis.Redis(socket_timeout=35)  # in seconds, and more than the wait: redis-py must not give up first
     with Lock(r, "invoice:7", ttl=30_000, wait=30_000) as lock:  # in milliseconds
-        pay(7, fence=lock.fence())  # UPDATE … SET paid = true, fence = :fence WHERE id = 7 AND fence < :fence
+        pay(7, fence=lock.fence())  # UPDATE … SET paid = true, fence = :f WHERE id = 7 AND fence < :f
 
 To use it, copy the part up to `main`, or import this module. As a program it writes a report in steps, under the lock:
 
@@ -71,15 +71,17 @@ class Lock:
         return fence
 
     def __enter__(self) -> "Lock":
-        # After a lost connection redis-py sends the command again. The same token gets the same lock, or place.
-        if self._call("LOCK.ACQUIRE", self.ttl, *self._options) is None:
-            raise LockNotAcquired(self.name)
         try:
+            # After a lost connection redis-py sends the command again. The same token gets the same lock, or place.
+            if self._call("LOCK.ACQUIRE", self.ttl, *self._options) is None:
+                raise LockNotAcquired(self.name)
             self._extend()  # after a wait nobody knows when the ttl began
             self.check()
             self._heart.start()
+        except (LockNotAcquired, redis.ConnectionError, redis.TimeoutError):
+            raise  # nothing to release, or nobody to ask
         except BaseException:
-            self._release(quietly=True)
+            self._release(quietly=True)  # it may have been granted all the same
             raise
         return self
 
