@@ -34,19 +34,19 @@ class LockLost(Exception):
 class Lock:
     """One hold of the lock `name`. Each hold needs a Lock of its own, as its token must be new.
 
-    `ttl` is how long the lock outlives a process that has died, and `wait` for how long to queue for it; both in
-    milliseconds. Entering raises LockNotAcquired if another still holds it then. Leaving releases it, and raises
-    LockLost if it was lost before; an exception of the body's own goes first.
+    `ttl` is how long the lock outlives a process that has died, and `wait` how long to queue for it, both in
+    milliseconds. A wait of None is none, and 0 is for ever. Entering raises LockNotAcquired if another still holds it
+    then. Leaving releases it, and raises LockLost if it was lost before; an exception of the body's own goes first.
 
     With `session` the lock ends together with the connection, at once where a process dies. `r` must then be a
     redis.Redis(single_connection_client=True).
     """
 
-    def __init__(self, r: redis.Redis, name: str, ttl: int = 30_000, wait: int = 0, session: bool = False):
+    def __init__(self, r: redis.Redis, name: str, ttl: int = 30_000, wait: int | None = None, session: bool = False):
         self.name, self.ttl = name, ttl
         self.token = str(uuid.uuid4())
         self._redis = r
-        self._options = (["BLOCK", wait] if wait else []) + (["SESSION"] if session else [])
+        self._options = ([] if wait is None else ["BLOCK", wait]) + (["SESSION"] if session else [])
         self._until = 0.0
         self._lost = False
         self._done = threading.Event()
@@ -71,17 +71,15 @@ class Lock:
         return fence
 
     def __enter__(self) -> "Lock":
+        # After a lost connection redis-py sends the command again. The same token gets the same lock, or place.
+        if self._call("LOCK.ACQUIRE", self.ttl, *self._options) is None:
+            raise LockNotAcquired(self.name)
         try:
-            # After a lost connection redis-py sends the command again. The same token gets the same lock, or place.
-            if self._call("LOCK.ACQUIRE", self.ttl, *self._options) is None:
-                raise LockNotAcquired(self.name)
             self._extend()  # after a wait nobody knows when the ttl began
             self.check()
             self._heart.start()
-        except (LockNotAcquired, redis.ConnectionError, redis.TimeoutError):
-            raise  # nothing to release, or nobody to ask
         except BaseException:
-            self._release(quietly=True)  # it may have been granted all the same
+            self._release(quietly=True)
             raise
         return self
 
@@ -145,7 +143,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     r = redis.Redis("127.0.0.1", int(os.environ.get("REDIS_PORT", 6379)), socket_timeout=wait / 1000 + 5)
     try:
-        with Lock(r, name, ttl, wait) as lock:
+        with Lock(r, name, ttl, wait or None) as lock:
             print(f"acquired, fence {lock.fence()}", flush=True)
             write_report(r, lock, steps)
     except LockNotAcquired:

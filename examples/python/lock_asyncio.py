@@ -36,19 +36,19 @@ class LockLost(Exception):
 class Lock:
     """One hold of the lock `name`. Each hold needs a Lock of its own, as its token must be new.
 
-    `ttl` is how long the lock outlives a process that has died, and `wait` for how long to queue for it; both in
-    milliseconds. Entering raises LockNotAcquired if another still holds it then. Leaving releases it, also where the
-    body is cancelled, and raises LockLost if it was lost before; an exception of the body's own goes first.
+    `ttl` is how long the lock outlives a process that has died, and `wait` how long to queue for it, both in
+    milliseconds. A wait of None is none, and 0 is for ever. Entering raises LockNotAcquired if another still holds it
+    then. Leaving releases it, and raises LockLost if it was lost before; an exception of the body's own goes first.
 
     A body whose lock is lost is cancelled, and LockLost raised in place of the CancelledError, as asyncio.timeout does.
     What blocks the event loop stops the heartbeat, and this too: the fence is what keeps a late write out.
     """
 
-    def __init__(self, r: redis.asyncio.Redis, name: str, ttl: int = 30_000, wait: int = 0):
+    def __init__(self, r: redis.asyncio.Redis, name: str, ttl: int = 30_000, wait: int | None = None):
         self.name, self.ttl = name, ttl
         self.token = str(uuid.uuid4())
         self._redis = r
-        self._options = ["BLOCK", wait] if wait else []
+        self._options = [] if wait is None else ["BLOCK", wait]
         self._until = 0.0
         self._lost = False
         self._cancelled = False
@@ -72,16 +72,14 @@ class Lock:
         return fence
 
     async def __aenter__(self) -> "Lock":
+        # After a lost connection redis-py sends the command again. The same token gets the same lock, or place.
+        if await self._call("LOCK.ACQUIRE", self.ttl, *self._options) is None:
+            raise LockNotAcquired(self.name)
         try:
-            # After a lost connection redis-py sends the command again. The same token gets the same lock, or place.
-            if await self._call("LOCK.ACQUIRE", self.ttl, *self._options) is None:
-                raise LockNotAcquired(self.name)
             await self._extend()  # after a wait nobody knows when the ttl began
             self.check()
-        except (LockNotAcquired, redis.ConnectionError, redis.TimeoutError):
-            raise  # nothing to release, or nobody to ask
         except BaseException:
-            await self._release(quietly=True)  # it may have been granted all the same
+            await self._release(quietly=True)
             raise
         self._body = asyncio.current_task()
         self._cancelling = self._body.cancelling()
@@ -120,8 +118,9 @@ class Lock:
 
     async def _release(self, quietly: bool) -> bool:
         try:
-            return bool(await self._call("LOCK.RELEASE"))
-        except redis.RedisError:
+            async with asyncio.timeout(self.ttl / 1000):  # after that nothing is left to release
+                return bool(await self._call("LOCK.RELEASE"))
+        except (redis.RedisError, TimeoutError):
             if quietly:
                 return False  # the ttl ends the lock, and what went wrong first is what must be heard
             raise
@@ -154,7 +153,7 @@ async def main() -> int:
     try:
         async with (
             redis.asyncio.Redis(host="127.0.0.1", port=port, socket_timeout=wait / 1000 + 5) as r,
-            Lock(r, name, ttl, wait) as lock,
+            Lock(r, name, ttl, wait or None) as lock,
         ):
             print(f"acquired, fence {await lock.fence()}", flush=True)
             await write_report(r, lock, steps)
