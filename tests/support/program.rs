@@ -1,5 +1,7 @@
 //! A program of examples/ as a process, which a test stops, resumes and ends where it wants to.
 
+#![allow(dead_code, reason = "no test file uses all of it")]
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -92,6 +94,11 @@ impl Program {
 
     pub(crate) fn resume(&self) {
         self.signal(Signal::CONT);
+    }
+
+    /// Tells it to end, as Kubernetes and systemd do.
+    pub(crate) fn terminate(&self) {
+        self.signal(Signal::TERM);
     }
 
     /// `kill -9`.
