@@ -1,7 +1,7 @@
 //! The lost update: two processes add to one account under one lock, and one of them is late.
 //!
-//! Needs a Redis with the module on 127.0.0.1, at `$REDIS_PORT` (6379 if unset), and a PostgreSQL, in which it makes the
-//! table `demo_accounts`:
+//! Needs a Redis with the module on 127.0.0.1, at `$REDIS_PORT` (6379 if unset), and a PostgreSQL, in which it makes
+//! the table `demo_accounts`:
 //!
 //! ```sh
 //! export DATABASE_URL=postgres://postgres@localhost/postgres
@@ -16,8 +16,8 @@
 //! cargo run --example lost_update -- NAME AMOUNT... [OPTION...]
 //! ```
 //!
-//! adds each AMOUNT in a write of its own, all under one lock. Lines begin with the seconds since `$START`, a Unix time in
-//! milliseconds, or else since the program's. The exit code is 0 when all is added, and 1 after an error. The options:
+//! adds each AMOUNT in a write of its own, all under one lock. Lines begin with the seconds since `$START`, a Unix time
+//! in milliseconds, or else since the program's. The exit code is 0 when all is added, and 1 after an error. The options:
 //!
 //! - `--ttl MS` is the lock's, 1000 if not given.
 //! - `--pause` waits for Enter once, between reading and writing.
@@ -25,9 +25,9 @@
 //! - `--counter` takes the fences from a counter: 1, 2, 3.
 //! - `--no-claim` and `--unfenced` write in ways that can lose an update: see [`Way`].
 //!
-//! A transaction around reading and writing is no help, as two that overlap read the same balance. `SELECT … FOR UPDATE`
-//! is one, and needs no other lock where all that is to be protected is in one database. But who pauses there keeps all
-//! others waiting until the database ends the transaction.
+//! A transaction around reading and writing is no help, as two that overlap read the same balance. `SELECT … FOR
+//! UPDATE` is, and needs no other lock where all that is to be protected is in one database. But who pauses there keeps
+//! all others waiting until the database ends the transaction.
 
 use std::collections::VecDeque;
 use std::env;
@@ -303,8 +303,19 @@ fn main() -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("lost_update: {error}");
+            complain(&*error);
             ExitCode::FAILURE
         }
     }
+}
+
+/// With its causes: what a database says is one of them.
+fn complain(error: &dyn Error) {
+    eprint!("lost_update: {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        eprint!(": {error}");
+        cause = error.source();
+    }
+    eprintln!();
 }
