@@ -222,7 +222,7 @@ fn run(arguments: &[String]) -> Result<End, Box<dyn Error>> {
     // A run that is stopped in a transaction holds the job's row. Its time for that is over when that for the lock is.
     database.batch_execute(&format!("SET idle_in_transaction_session_timeout = {ttl}"))?;
     let mut run = Run {
-        redis: connect_to_redis()?,
+        redis: connect_to_redis(Duration::from_millis(ttl.into()))?,
         database,
         ttl,
         console: Console { wait },
@@ -230,13 +230,13 @@ fn run(arguments: &[String]) -> Result<End, Box<dyn Error>> {
     run.run()
 }
 
-fn connect_to_redis() -> Result<redis::Connection, Box<dyn Error>> {
+fn connect_to_redis(patience: Duration) -> Result<redis::Connection, Box<dyn Error>> {
     let port = match env::var("REDIS_PORT") {
         Ok(port) => port.parse()?,
         Err(_) => 6379,
     };
     let connection = redis::Client::open(("127.0.0.1", port))?.get_connection()?;
-    connection.set_read_timeout(Some(Duration::from_secs(5)))?;
+    connection.set_read_timeout(Some(patience))?;
     Ok(connection)
 }
 
