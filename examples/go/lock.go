@@ -25,7 +25,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -49,9 +48,8 @@ type Lock struct {
 	name, token string
 	ttl         time.Duration
 	work        context.Context
-	lose        context.CancelCauseFunc
+	end         context.CancelCauseFunc // of work
 	expiry      *time.Timer
-	stop        context.CancelFunc
 	stopped     chan struct{}
 }
 
@@ -62,31 +60,27 @@ type Lock struct {
 func Acquire(ctx context.Context, rdb *redis.Client, name string, ttl, wait time.Duration) (
 	*Lock, context.Context, error,
 ) {
-	random := make([]byte, 16)
-	if _, err := rand.Read(random); err != nil {
+	token, err := newToken() // a new one for each hold
+	if err != nil {
 		return nil, nil, err
 	}
-	token := hex.EncodeToString(random) // a new one for each hold
-
 	args := []any{"LOCK.ACQUIRE", name, token, ttl.Milliseconds()}
 	if wait >= time.Millisecond {
 		args = append(args, "BLOCK", wait.Milliseconds())
 	}
 	// go-redis must not give up first. If it has lost the reply it asks again: the same token gets the same lock.
-	err := rdb.WithTimeout(wait+5*time.Second).Do(ctx, args...).Err()
+	err = rdb.WithTimeout(wait+5*time.Second).Do(ctx, args...).Err()
 	if errors.Is(err, redis.Nil) {
 		return nil, nil, ErrNotAcquired
 	}
 
-	l := &Lock{rdb: rdb.WithTimeout(ttl / 3), name: name, token: token, ttl: ttl, stopped: make(chan struct{})}
-	l.work, l.lose = context.WithCancelCause(ctx)
-	l.expiry = time.AfterFunc(ttl, func() { l.lose(ErrLost) })
-	beats, stop := context.WithCancel(context.WithoutCancel(ctx)) // until Release: work that is told to end takes time
-	l.stop = stop
+	l := &Lock{rdb: rdb, name: name, token: token, ttl: ttl, stopped: make(chan struct{})}
+	l.work, l.end = context.WithCancelCause(ctx)
+	l.expiry = time.AfterFunc(ttl, func() { l.end(ErrLost) })
 	if err == nil {
-		err = l.extend(beats) // after a wait nobody knows when the ttl began
+		err = l.extend() // after a wait nobody knows when the ttl began
 	}
-	go l.heartbeat(beats)
+	go l.heartbeat()
 	if err != nil {
 		_ = l.Release() // it may have been granted all the same
 		return nil, nil, err
@@ -100,64 +94,66 @@ func (l *Lock) Fence(ctx context.Context) (int64, error) {
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
 	}
-	fence, err := l.do(ctx, "LOCK.FENCE").Int64()
-	if errors.Is(err, redis.Nil) {
-		l.lose(ErrLost)
-		return 0, ErrLost
-	}
-	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	return fence, err
+	return l.ask(ctx, l.ttl, "LOCK.FENCE")
 }
 
 // Release gives the lock back. The error is ErrLost if it was lost before.
 func (l *Lock) Release() error {
-	l.stop()
+	l.end(nil)
 	<-l.stopped // else it would extend what is released, which counts as a miss
 	l.expiry.Stop()
-	released, err := l.do(context.Background(), "LOCK.RELEASE").Bool()
-	if err == nil && !released {
-		l.lose(ErrLost)
-	}
-	l.lose(nil)
-	if errors.Is(context.Cause(l.work), ErrLost) {
+	released, err := l.rdb.WithTimeout(l.ttl/3).Do(context.Background(), "LOCK.RELEASE", l.name, l.token).Bool()
+	if errors.Is(context.Cause(l.work), ErrLost) || err == nil && !released {
 		return ErrLost
 	}
 	return err
 }
 
-func (l *Lock) heartbeat(ctx context.Context) {
+func (l *Lock) heartbeat() {
 	defer close(l.stopped)
 	ticker := time.NewTicker(l.ttl / 3)
 	defer ticker.Stop()
 	for {
 		select {
-		case <-ctx.Done():
+		case <-l.work.Done():
 			return
 		case <-ticker.C:
 			// No answer says nothing of the lock. The next beat asks again, as long as its time lasts.
-			_ = l.extend(ctx)
+			_ = l.extend()
 		}
 	}
 }
 
-func (l *Lock) extend(ctx context.Context) error {
+func (l *Lock) extend() error {
 	sent := time.Now() // not when the answer comes: by then some of the ttl is over
-	extended, err := l.do(ctx, "LOCK.EXTEND", l.ttl.Milliseconds()).Bool()
-	if err != nil {
-		return err
+	_, err := l.ask(l.work, l.ttl/3, "LOCK.EXTEND", l.ttl.Milliseconds())
+	if err == nil {
+		l.expiry.Reset(time.Until(sent.Add(l.ttl)))
 	}
-	if !extended {
-		l.lose(ErrLost)
-		return ErrLost
-	}
-	l.expiry.Reset(time.Until(sent.Add(l.ttl)))
-	return nil
+	return err
 }
 
-func (l *Lock) do(ctx context.Context, command string, args ...any) *redis.Cmd {
-	return l.rdb.Do(ctx, append([]any{command, l.name, l.token}, args...)...)
+// ask returns what the holder is answered; null and 0 say that the lock is lost.
+func (l *Lock) ask(ctx context.Context, patience time.Duration, command string, args ...any) (int64, error) {
+	args = append([]any{command, l.name, l.token}, args...)
+	answer, err := l.rdb.WithTimeout(patience).Do(ctx, args...).Int64()
+	if errors.Is(err, redis.Nil) || err == nil && answer == 0 {
+		l.end(ErrLost)
+		return 0, ErrLost
+	}
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return answer, err
+}
+
+// newToken returns a version 4 UUID.
+func newToken() (string, error) {
+	var b [16]byte
+	_, err := rand.Read(b[:])
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]), err
 }
 
 // The part of a database, here in Lua: UPDATE … WHERE fence < :fence

@@ -42,14 +42,17 @@ export async function withLock(client, name, { ttl, wait = 0 }, work) {
   const lost = new AbortController();
   const lose = () => lost.abort(new LockLost(name));
   const whenLost = once(lost.signal, 'abort');
-  let until = 0; // for how long the lock can be counted on, by performance.now(), which nobody sets
+  let until; // for how long the lock can be counted on, by performance.now(), which nobody sets
   let expiry;
-  const extend = async () => {
-    const sent = performance.now(); // not when the answer comes: by then some of the ttl is over
-    if (!(await call('LOCK.EXTEND', `${ttl}`))) return lose();
+  const countFrom = (sent) => {
     until = sent + ttl;
     clearTimeout(expiry);
     expiry = setTimeout(lose, until - performance.now());
+  };
+  const extend = async () => {
+    const sent = performance.now(); // not when the answer comes: by then some of the ttl is over
+    if (await call('LOCK.EXTEND', `${ttl}`)) countFrom(sent);
+    else lose();
   };
 
   const lock = {
@@ -86,7 +89,9 @@ export async function withLock(client, name, { ttl, wait = 0 }, work) {
     const block = wait > 0 ? ['BLOCK', `${wait}`] : [];
     owed = (await within(wait + 5_000, call('LOCK.ACQUIRE', `${ttl}`, ...block))) !== null;
     if (!owed) throw new LockNotAcquired(name);
-    await within(ttl, extend()); // after a wait nobody knows when the ttl began
+    countFrom(performance.now());
+    await lock.orLost(extend()); // after a wait nobody knows when the ttl began
+    lock.check();
     // A beat without an answer says nothing of the lock: the next one asks again, as long as its time lasts.
     heartbeat = setInterval(() => extend().catch(() => {}), ttl / 3);
     const result = await work(lock);
@@ -115,9 +120,9 @@ const WRITE = `
   redis.call('HSET', KEYS[1], 'fence', ARGV[1], 'step', ARGV[2])
   return 1`;
 
-async function writeReport(client, lock, name, steps) {
+async function writeReport(client, lock, name, steps, signal) {
   for (let step = 1; step <= steps; step++) {
-    await sleep(100); // the work
+    await sleep(100, undefined, { signal }); // the work
     const fence = await lock.fence();
     const write = client.eval(WRITE, { keys: [`report:${name}`], arguments: [`${fence}`, `${step}`] });
     if (!(await lock.orLost(write))) throw new LockLost(name); // refused: a later holder has written
@@ -133,8 +138,11 @@ client.on('error', () => {}); // it connects again, and who has asked is told
 try {
   await client.connect();
   await withLock(client, name, { ttl, wait }, async (lock) => {
+    // Kubernetes and systemd end a process by SIGTERM. From here on that ends the work, and the lock is released.
+    const stop = new AbortController();
+    process.once('SIGTERM', () => stop.abort());
     console.log(`acquired, fence ${await lock.fence()}`);
-    await writeReport(client, lock, name, steps);
+    await writeReport(client, lock, name, steps, stop.signal);
   });
   console.log('released');
 } catch (error) {

@@ -38,8 +38,9 @@ class RedisLock
     @ttl = ttl
     @redis = redis
     @token = SecureRandom.uuid # a new one for each hold
-    @work = connect(ttl / 2) # redis-rb asks twice: without an answer to both, the ttl is over
-    @heart = connect(ttl / 3) # a connection of its own, so that the two do not wait for one another
+    # Two connections, so that work and heartbeat do not wait for one another. redis-rb asks twice: without an answer to
+    # both, the ttl is over.
+    @work, @heart = Array.new(2) { connect(ttl / 2) }
     @until = 0 # for how long the lock can be counted on
     @lost = @done = false
     @mutex = Mutex.new
@@ -68,12 +69,7 @@ class RedisLock
   # A number greater than all before it, for the storage to compare; ask right before each write.
   def fence
     check
-    fence = @work.call("LOCK.FENCE", @name, @token)
-    @lost = true unless fence
-    fence or raise Lost, @name
-  rescue Redis::BaseConnectionError
-    check # no answer, and the time is over
-    raise
+    ask(@work, "LOCK.FENCE")
   end
 
   private
@@ -84,6 +80,7 @@ class RedisLock
     # After a lost connection redis-rb sends the command again. The same token gets the same lock, or place.
     return false unless patient.call("LOCK.ACQUIRE", @name, @token, @ttl, *block)
 
+    @until = now + @ttl
     renew # after a wait nobody knows when the ttl began
     check
     @heartbeat = Thread.new { heartbeat }
@@ -96,12 +93,21 @@ class RedisLock
   end
 
   def renew
-    sent = now # not when the answer comes: by then some of the ttl is over
-    if @heart.call("LOCK.EXTEND", @name, @token, @ttl) == 1
-      @until = sent + @ttl
-    else
-      @lost = true
-    end
+    renewed = now + @ttl # not when the answer comes: by then some of the ttl is over
+    ask(@heart, "LOCK.EXTEND", @ttl)
+    @until = renewed
+  end
+
+  # Null and 0 say that the lock is lost, and so does silence until its time is over.
+  def ask(connection, command, *arguments)
+    answer = connection.call(command, @name, @token, *arguments)
+    return answer if answer&.positive?
+
+    @lost = true
+    raise Lost, @name
+  rescue Redis::BaseConnectionError
+    check
+    raise
   end
 
   def heartbeat
