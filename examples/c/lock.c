@@ -24,6 +24,7 @@
 //
 //     cc -o lock lock.c $(pkg-config --cflags --libs hiredis)
 
+#include <errno.h>
 #include <hiredis.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -49,7 +50,7 @@ struct lock {
     const char *name;
     size_t length; // of the name, which may be any bytes
     long long ttl; // how long it outlives a process that has died, in milliseconds
-    char token[37];
+    char token[33];
     long long until; // for how long the lock can be counted on
 };
 
@@ -166,26 +167,16 @@ enum lock_state lock_release(struct lock *lock)
     return released ? LOCK_HELD : LOCK_LOST;
 }
 
-// A version 4 UUID.
-static bool make_token(char token[37])
-{
-    unsigned char bytes[16];
-    if (getentropy(bytes, sizeof bytes) != 0)
-        return false;
-    bytes[6] = (bytes[6] & 0x0f) | 0x40;
-    bytes[8] = (bytes[8] & 0x3f) | 0x80;
-    for (int i = 0; i < 16; i++)
-        token += sprintf(token, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", bytes[i]);
-    return true;
-}
-
 // Takes the lock, and queues for it for up to `wait` milliseconds.
 enum lock_state lock_acquire(struct lock *lock, long long wait)
 {
-    if (!make_token(lock->token)) { // a new one for each hold
-        failed(lock->redis, "no random bytes");
+    unsigned char random[16];
+    if (getentropy(random, sizeof random) != 0) {
+        failed(lock->redis, strerror(errno));
         return LOCK_ERROR;
     }
+    for (int i = 0; i < 16; i++) // a new token for each hold
+        snprintf(lock->token + 2 * i, 3, "%02x", random[i]);
     long long patience = wait + 5000; // else hiredis gives up before the server does
     redisReply *reply = wait > 0 ? ask(lock->redis, patience, "LOCK.ACQUIRE %b %s %lld BLOCK %lld", lock->name,
                                        lock->length, lock->token, lock->ttl, wait)

@@ -25,6 +25,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -60,16 +61,17 @@ type Lock struct {
 func Acquire(ctx context.Context, rdb *redis.Client, name string, ttl, wait time.Duration) (
 	*Lock, context.Context, error,
 ) {
-	token, err := newToken() // a new one for each hold
-	if err != nil {
+	random := make([]byte, 16)
+	if _, err := rand.Read(random); err != nil {
 		return nil, nil, err
 	}
+	token := hex.EncodeToString(random) // a new one for each hold
 	args := []any{"LOCK.ACQUIRE", name, token, ttl.Milliseconds()}
 	if wait >= time.Millisecond {
 		args = append(args, "BLOCK", wait.Milliseconds())
 	}
 	// go-redis must not give up first. If it has lost the reply it asks again: the same token gets the same lock.
-	err = rdb.WithTimeout(wait+5*time.Second).Do(ctx, args...).Err()
+	err := rdb.WithTimeout(wait+5*time.Second).Do(ctx, args...).Err()
 	if errors.Is(err, redis.Nil) {
 		return nil, nil, ErrNotAcquired
 	}
@@ -145,15 +147,6 @@ func (l *Lock) ask(ctx context.Context, patience time.Duration, command string, 
 		err = context.Cause(ctx)
 	}
 	return answer, err
-}
-
-// newToken returns a version 4 UUID.
-func newToken() (string, error) {
-	var b [16]byte
-	_, err := rand.Read(b[:])
-	b[6] = b[6]&0x0f | 0x40
-	b[8] = b[8]&0x3f | 0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]), err
 }
 
 // The part of a database, here in Lua: UPDATE … WHERE fence < :fence

@@ -72,11 +72,7 @@ final class Lock
         private readonly string $name,
         private readonly int $ttl,
     ) {
-        // A version 4 UUID, a new one for each hold.
-        $bytes = random_bytes(16);
-        $bytes[6] = $bytes[6] & "\x0f" | "\x40";
-        $bytes[8] = $bytes[8] & "\x3f" | "\x80";
-        $this->token = vsprintf('%s%s-%s-%s-%s-%s%s%s', str_split(bin2hex($bytes), 4));
+        $this->token = bin2hex(random_bytes(16)); // a new one for each hold
     }
 
     /** Throws LockLost unless the lock can be counted on now. Asks nobody: the server has promised the ttl. */
