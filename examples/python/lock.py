@@ -4,7 +4,8 @@
     with Lock(r, "invoice:7", ttl=30_000, wait=30_000) as lock:  # in milliseconds
         pay(7, fence=lock.fence())  # UPDATE … SET paid = true, fence = :f WHERE id = 7 AND fence < :f
 
-To use it, copy the part up to `main`, or import this module. As a program it writes a report in steps, under the lock:
+To use it, import this module, or copy the class with its exceptions. As a program it writes a report in steps, under
+the lock:
 
     lock.py NAME TTL WAIT STEPS
 

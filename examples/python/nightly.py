@@ -2,9 +2,9 @@
 
     nightly.py [--session] [--unreachable {stop,run}] NAME RUN TTL STEPS
 
-NAME is the job's, and its lock's. RUN is what is to be done once, the date of the schedule, say: `$(date -u +%F)`. The
-job has STEPS steps of 100 ms; replace `settle` by yours. TTL is in milliseconds. The server is at 127.0.0.1, port
-$REDIS_PORT (6379). It prints each step with its fence, and then one of these:
+NAME is the job's, and its lock's. RUN is what is to be done once: the date of the schedule, say (`$(date -u +%F)`, but
+where pods may start on either side of midnight). The job has STEPS steps of 100 ms; replace `settle` by yours. TTL is
+in milliseconds. The server is at 127.0.0.1, port $REDIS_PORT (6379). It prints each step with its fence, and then:
 
     done                      exit code 0
     skipped: another is at it 0, as a skip is what the others are there for: a Kubernetes Job of one has not failed.
