@@ -804,6 +804,28 @@ fn work_that_fails_releases_the_lock_and_says_why() {
     });
 }
 
+/// In C and Rust a signal ends the process, and the ttl its lock.
+#[test]
+fn told_to_end_it_releases_the_lock() {
+    let examples = EXAMPLES.into_iter();
+    each(
+        examples.filter(|example| !matches!(example.name, "C" | "Rust" | "Rust, async")),
+        |example| {
+            let server = Server::start();
+            let mut client = server.client();
+            let mut writer = example.run(&server, LONG, 0, ENDLESS);
+            writer.acquired();
+            writer.next_step();
+            writer.program.terminate();
+            let end = writer.end();
+            assert!(!matches!(end.code, Some(0 | 75)), "{:?}", end.code);
+            assert_eq!(end.last_lines, [""; 0]);
+            assert_eq!(call!(client, "KEYS", "*"), array([bulk(REPORT)]));
+            assert_eq!(number(&mut client, "lock_release_misses"), 0);
+        },
+    );
+}
+
 #[test]
 fn a_key_that_is_no_lock_is_an_error() {
     each(EXAMPLES, |example| {
