@@ -179,6 +179,21 @@ fn after_a_kill_the_next_start_runs_at_once_if_it_is_a_session() {
 }
 
 #[test]
+fn a_session_has_a_connection_of_its_own_also_while_heartbeat_and_job_are_held_up() {
+    let server = Server::start();
+    let mut client = server.client();
+    let job = start_with(&server, &["--session"], RUN, 6000, ENDLESS);
+    assert_runs(&job);
+    let before = deadline(&mut client, JOB);
+    // Longer than until the next beat: both wait for an answer then.
+    call!(client, "CLIENT", "PAUSE", 2500, "WRITE");
+    eventually("it has extended", || deadline(&mut client, JOB) > before);
+    // Its own, and this one.
+    assert_eq!(client.info("clients", "connected_clients"), "2");
+    assert_stops_at_sigterm(job, &mut client);
+}
+
+#[test]
 fn a_run_whose_lock_is_lost_stops_and_is_not_done() {
     let server = Server::start();
     let mut client = server.client();
