@@ -4,7 +4,8 @@
 //!
 //! - A number of 16 digits is a fence. It stands for any such number, and each is greater than the one before.
 //! - A UUID stands for any random (version 4) one.
-//! - A number of five digits is a time left. It stands for any up to it, rounded up to a second, and down to `DEADLINE` less.
+//! - A number of five digits, unless it may be a slot, is a time left. It stands for any up to it, rounded up to a second,
+//!   and down to `DEADLINE` less.
 //! - A number of 13 digits is a time of day. It stands for any such number.
 //! - `(2.47s)` is how long a reply took. redis-cli prints it after half a second, and it stands for any time or none.
 //!
@@ -192,9 +193,12 @@ fn is_a_time(line: &str) -> bool {
 
 /// Whether a time left is about what the page says.
 fn is_about(written: &str, real: &str) -> bool {
-    let most = written.parse::<u64>().unwrap().next_multiple_of(1000);
+    const LAST_SLOT: u64 = 16_383;
+
+    let written: u64 = written.parse().unwrap();
+    let most = written.next_multiple_of(1000);
     let least = most.saturating_sub(u64::try_from(DEADLINE.as_millis()).unwrap());
-    real.parse().is_ok_and(|left: u64| (least..=most).contains(&left))
+    written > LAST_SLOT && real.parse().is_ok_and(|left: u64| (least..=most).contains(&left))
 }
 
 /// What the fences and UUIDs of a transcript have turned out to be: as the page has them, and as the server replied.
