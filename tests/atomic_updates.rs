@@ -887,6 +887,18 @@ mod scripts {
         }
     }
 
+    #[test]
+    fn all_that_is_there_can_be_transferred_up_to_15_digits() {
+        let server = Server::start();
+        let mut client = server.client();
+        let script = Script::named("transfer");
+        take(&mut client, LOCK, "mine");
+        call!(client, "MSET", BANK[0], "999999999999998", BANK[1], 1);
+        assert_eq!(script.call(&mut client, &BANK, &["999999999999998", "mine"]), int(1));
+        let balances = call!(client, "MGET", BANK[0], BANK[1]);
+        assert_eq!(balances, array([bulk("0"), bulk("999999999999999")]));
+    }
+
     /// Why everything is checked first.
     #[test]
     fn a_script_that_fails_half_way_leaves_its_first_write() {
