@@ -98,7 +98,8 @@ struct Run {
 
 impl Run {
     fn run(&mut self) -> Result<End, Box<dyn Error>> {
-        // With SESSION, the run after a crash need not wait for the ttl.
+        // A token of the server's will do, as this client repeats no command by itself. With SESSION, the run after a
+        // crash need not wait for the ttl.
         let mut acquire = redis::cmd("LOCK.ACQUIRE");
         acquire.arg(LOCK).arg("*").arg(self.ttl).arg("SESSION");
         let held: Option<(String, i64)> = acquire.query(&mut self.redis)?;

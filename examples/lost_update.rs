@@ -12,12 +12,12 @@
 //! balance, which should be 180. To play by hand, run A in one terminal and B in another:
 //!
 //! ```sh
-//! export DATABASE_URL=postgres://postgres@localhost/postgres START=1796004444000
 //! cargo run --example lost_update -- NAME AMOUNT... [OPTION...]
 //! ```
 //!
-//! adds each AMOUNT in a write of its own, all under one lock. Lines begin with the seconds since `$START`, a Unix time
-//! in milliseconds, or else since the program's. The exit code is 0 when all is added, and 1 after an error. The options:
+//! adds each AMOUNT in a write of its own, all under one lock. Lines begin with the seconds since `$START`, as `date
+//! +%s%3N` gives it, or else since the program's. The exit code is 0 when all is added, and 1 after an error. The
+//! options:
 //!
 //! - `--ttl MS` is the lock's, 1000 if not given.
 //! - `--pause` waits for Enter once, between reading and writing.
@@ -93,6 +93,7 @@ impl Worker {
     fn hold(&mut self) -> Result<(), Box<dyn Error>> {
         let beat = self.heartbeat.then(connect).transpose()?;
         self.log.say("asks for the lock");
+        // A token of the server's will do, as this client repeats no command by itself.
         let mut acquire = redis::cmd("LOCK.ACQUIRE");
         acquire.arg(LOCK).arg("*").arg(milliseconds(self.ttl));
         acquire.arg("BLOCK").arg(milliseconds(PATIENCE));

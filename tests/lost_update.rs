@@ -16,7 +16,7 @@ use database::Database;
 use lost_update::WRITE_NEWER;
 use lost_update::play::open_account;
 use program::{Program, example};
-use support::{Server, call, eventually, int};
+use support::{Page, Server, call, eventually, int};
 
 /// An account of 100.
 struct Bank {
@@ -228,6 +228,19 @@ fn a_late_write_changes_no_row_and_is_made_anew_with_the_lock_taken_again() {
         assert!(said[9].ends_with(&format!(" {}", fences[1])), "{said:?}");
         assert_eq!(bank.balance_and_fence(), (180, fences[2]), "{options:?}");
     }
+}
+
+#[test]
+fn the_time_line_in_the_readme_is_what_it_prints() {
+    let shown = Page(include_str!("../README.md")).blocks("text");
+    let shown = shown.iter().find(|block| block.contains("asks for the lock"));
+    let shown = shown.expect("a time line");
+    let shown = story(shown.lines().map(str::to_owned).collect());
+    let said = a_is_late(&Bank::open(), &[]);
+    assert_eq!(plain(&shown), plain(&said));
+    let fences = fences(&shown);
+    assert!(fences.is_sorted_by(|earlier, later| earlier < later), "{fences:?}");
+    assert!(shown[9].ends_with(&format!(" {}", fences[1])), "{shown:?}");
 }
 
 #[test]
