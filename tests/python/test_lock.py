@@ -120,12 +120,15 @@ class EndOfTheServerTest(unittest.TestCase):
 
     def test_it_is_an_error_but_does_not_hide_what_ended_the_body(self):
         client = redis.Redis(port=port, retry=Retry(NoBackoff(), 0))
+        came_through = False
         with self.assertRaises(redis.ConnectionError):
             with Lock(client, "outer", TTL):
                 with self.assertRaises(ValueError):
                     with Lock(client, "inner", TTL):
                         r.shutdown(nosave=True)
                         raise ValueError
+                came_through = True
+        self.assertTrue(came_through)
         self.assertEqual(heartbeats(), [])
 
 

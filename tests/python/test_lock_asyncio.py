@@ -90,6 +90,7 @@ class LockTest(Case):
                     await asyncio.sleep(60)
                 finally:
                     asyncio.current_task().cancel()
+                    await asyncio.sleep(60)
 
         with self.assertRaises(asyncio.CancelledError):
             await asyncio.create_task(body())
@@ -142,12 +143,15 @@ class EndOfTheServerTest(Case):
     """In the body."""
 
     async def test_it_is_an_error_but_does_not_hide_what_ended_the_body(self):
+        came_through = False
         with self.assertRaises(redis.ConnectionError):
             async with Lock(self.r, "outer", TTL):
                 with self.assertRaises(ValueError):
                     async with Lock(self.r, "inner", TTL):
                         await self.r.shutdown(nosave=True)
                         raise ValueError
+                came_through = True
+        self.assertTrue(came_through)
 
 
 if __name__ == "__main__":
