@@ -91,7 +91,7 @@ class Lock:
         self._heart.cancel()
         # More cancellations than the heartbeat's own are somebody else's, and must go on.
         ours = self._cancelled and self._body.uncancel() <= self._cancelling
-        await asyncio.wait([self._heart])  # else it would extend what is released, which counts as a miss
+        await asyncio.wait([self._heart])  # it leaves no task behind
         released = await self._release(quietly=error is not None)
         if (error is None and not released) or (ours and isinstance(error, asyncio.CancelledError)):
             raise LockLost(self.name) from error
