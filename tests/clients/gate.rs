@@ -33,6 +33,7 @@ struct State {
 struct Barrier {
     closed: Option<(What, &'static str)>,
     held: usize,
+    cut: bool,
 }
 
 impl State {
@@ -49,11 +50,15 @@ impl State {
         })
     }
 
-    fn wait(&self) {
+    /// Until what was held may pass; an error where the connection is to end instead.
+    fn wait(&self) -> io::Result<()> {
         let mut barrier = self.lock();
         barrier.held += 1;
         let open = self.changed.wait_while(barrier, |barrier| barrier.closed.is_some());
-        drop(open.unwrap());
+        if open.unwrap().cut {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        Ok(())
     }
 
     fn carry_commands(
@@ -65,7 +70,7 @@ impl State {
         let mut bytes = [0; 4096];
         while let length @ 1.. = client.read(&mut bytes)? {
             if self.is_for(What::Command, &bytes[..length]) {
-                self.wait();
+                self.wait()?;
             }
             if self.is_for(What::Reply, &bytes[..length]) {
                 hold_reply.store(true, Ordering::SeqCst);
@@ -79,7 +84,7 @@ impl State {
         let mut bytes = [0; 4096];
         while let length @ 1.. = server.read(&mut bytes)? {
             if hold_reply.swap(false, Ordering::SeqCst) {
-                self.wait();
+                self.wait()?;
             }
             client.write_all(&bytes[..length])?;
         }
@@ -135,12 +140,19 @@ impl Gate {
         *self.state.lock() = Barrier {
             closed: Some((what, command)),
             held: 0,
+            cut: false,
         };
     }
 
     #[track_caller]
     pub(crate) fn await_held(&self) {
         eventually("the gate holds one", || self.state.lock().held > 0);
+    }
+
+    /// Ends the connections on which something is held, which never arrives. All that follows passes.
+    pub(crate) fn cut(&self) {
+        self.state.lock().cut = true;
+        self.open();
     }
 
     /// Lets pass what is held, and all that follows.
