@@ -501,8 +501,8 @@ fn each_run_has_a_random_token_of_its_own() {
 
 #[test]
 fn work_that_takes_longer_than_the_ttl_keeps_the_lock_until_it_is_done() {
-    const TTL: u64 = 2000;
-    const STEPS: u64 = 45;
+    const TTL: u64 = 3000;
+    const STEPS: u64 = 65;
     each(EXAMPLES, |example| {
         let server = Server::start();
         let mut client = server.client();
