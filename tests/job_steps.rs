@@ -159,7 +159,8 @@ fn a_run_takes_the_steps_in_their_order() {
 fn a_run_that_is_killed_at_any_step_is_gone_on_with_from_there() {
     let office = Office::open();
     for (stop, line) in LINES.iter().enumerate().take(STOPS) {
-        office.stopped_at(stop, &[]).kill();
+        // At once, and not when its ttl is over.
+        office.stopped_at(stop, &["--ttl", "600000"]).kill();
         let committed = stop.saturating_sub(1) / 2;
         assert_eq!(office.next_run(), rest(committed), "{line}");
         office.assert_done_once();
