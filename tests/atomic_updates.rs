@@ -4,7 +4,6 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -16,7 +15,6 @@ use support::{
 };
 
 const PAGE: Page = Page(include_str!("../examples/atomic-updates.md"));
-const README: Page = Page(include_str!("../README.md"));
 
 const LOCK: &str = "{user:123}:lock";
 const NOT_HOLDER: &str = "NOTHOLDER the lock is lost";
@@ -221,20 +219,6 @@ mod page {
                 let last = (script.keys.last().unwrap(), script.arguments.last().unwrap());
                 assert_eq!(last, (&"LOCK".to_owned(), &"TOKEN".to_owned()), "{name}");
             }
-        }
-    }
-
-    #[test]
-    fn its_links_lead_somewhere() {
-        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
-        for link in PAGE.links() {
-            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
-            let page = if file.is_empty() { PAGE } else { README };
-            assert!(
-                anchor.is_empty() || page.anchors().iter().any(|known| known == anchor),
-                "{link}"
-            );
-            assert!(examples.join(file).exists(), "{link}");
         }
     }
 }

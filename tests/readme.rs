@@ -10,8 +10,8 @@ use std::path::Path;
 
 use redis::{Cmd, Connection, RedisResult};
 use support::{
-    Client, Page, Server, Stream, Value, acquired, assert_acquired, blocked_clients, bulk, call, cmd, code, error_text,
-    eventually, int, nil, okay, run_transcripts, table, tables,
+    Client, Page, Server, Stream, Value, acquired, anchors, assert_acquired, blocked_clients, bulk, call, cmd, code,
+    error_text, eventually, int, nil, okay, run_transcripts, table, tables,
 };
 
 const README: Page = Page(include_str!("../README.md"));
@@ -122,33 +122,80 @@ fn the_version_of_rust_is_that_of_the_manifest() {
     assert!(README.0.contains(&format!("a Rust toolchain ({version} or later)")));
 }
 
+/// The pages, and where they stand, with which their links begin.
+const PAGES: [(Page, &str); 4] = [
+    (README, "."),
+    (Page(include_str!("../CONTRIBUTING.md")), "."),
+    (Page(include_str!("../examples/README.md")), "examples"),
+    (Page(include_str!("../examples/atomic-updates.md")), "examples"),
+];
+
 #[test]
 fn every_link_leads_somewhere() {
-    let anchors = README.anchors();
-    let contributing = Page(include_str!("../CONTRIBUTING.md"));
-    for target in README.links().chain(contributing.links()) {
-        match target.strip_prefix('#') {
-            Some(name) => assert!(anchors.iter().any(|anchor| anchor == name), "{target}"),
+    for (page, directory) in PAGES {
+        for target in page.links() {
             // Tests ask nothing of other machines.
-            None if target.contains("://") => {}
-            None => assert!(repository().join(target).is_file(), "{target}"),
+            if target.contains("://") {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let text = match file {
+                "" => page.0.to_owned(),
+                file => read(&format!("{directory}/{file}")),
+            };
+            assert!(
+                anchor.is_empty() || anchors(&text).iter().any(|other| other == anchor),
+                "{target}"
+            );
         }
     }
 }
 
 #[test]
 fn every_test_that_is_named_exists() {
-    let mut named = 0;
-    for (before, after) in README.0.match_indices("`](tests/").map(|(at, _)| README.0.split_at(at)) {
-        let name = before.rsplit("[`").next().unwrap();
-        let file = after.trim_start_matches("`](").split(')').next().unwrap();
-        // Some tests stand in a module of their file, and are indented.
-        let lines: Vec<String> = read(file).lines().map(|line| line.trim_start().to_owned()).collect();
-        let test = ["#[test]".to_owned(), format!("fn {name}() {{")];
-        assert!(lines.windows(2).any(|two| two == test), "{file}: {name}");
-        named += 1;
+    for (page, directory) in PAGES {
+        for (name, target) in page.named_links() {
+            if !target.contains("tests/") || name.contains('.') {
+                continue;
+            }
+            // Some tests stand in a module of their file, and are indented.
+            let text = read(&format!("{directory}/{target}"));
+            let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+            let test = ["#[test]", &format!("fn {name}() {{")];
+            assert!(lines.windows(2).any(|two| two == test), "{target}: {name}");
+        }
     }
-    assert!(named > 10, "{named}");
+}
+
+#[test]
+fn every_example_is_in_the_index() {
+    let (index, directory) = PAGES[2];
+    let mut files: Vec<_> = fs::read_dir(repository().join(directory)).unwrap().collect();
+    let mut examples = BTreeSet::new();
+    while let Some(entry) = files.pop() {
+        let path = entry.unwrap().path();
+        let name = path
+            .strip_prefix(repository().join(directory))
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .to_owned();
+        // What belongs to a program in Rust stands in a directory of its name, which is not a language's.
+        if !path.is_dir() {
+            examples.insert(name);
+        } else if !path.with_extension("rs").exists() {
+            files.extend(fs::read_dir(path).unwrap());
+        }
+    }
+    let linked: BTreeSet<String> = index
+        .links()
+        .map(|link| link.split('#').next().unwrap().to_owned())
+        .collect();
+    for other in ["README.md", "go/go.mod"] {
+        assert!(examples.remove(other), "{other}");
+    }
+    examples.retain(|example| !linked.contains(example) && !example.contains("__pycache__"));
+    assert!(examples.is_empty(), "{examples:?}");
 }
 
 /// What a server says of a command: a map, which RESP2 sends as a flat array.

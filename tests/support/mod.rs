@@ -43,7 +43,7 @@ pub(crate) use hold::{TTL, deadline, take, take_fence};
 pub(crate) use keyspace::Keyspace;
 pub(crate) use lock_info::{Contention, FIELDS, LockInfo};
 pub(crate) use module::{cargo_build, module};
-pub(crate) use page::{Page, code, table, tables};
+pub(crate) use page::{Page, anchors, code, table, tables};
 pub(crate) use redis::Value;
 pub(crate) use reply::{acquired, array, assert_acquired, assert_error, bulk, error_text, fence, int, nil, okay};
 pub(crate) use sentinel::Sentinels;

@@ -84,11 +84,22 @@ impl Page {
         self.0.split("](").skip(1).map(|link| link.split(')').next().unwrap())
     }
 
-    /// The anchors that its headings get where it is shown.
-    pub(crate) fn anchors(self) -> Vec<String> {
-        let headings = (1..=6).flat_map(|level| self.sections(level));
-        headings.map(|(heading, _)| anchor(heading)).collect()
+    /// The links whose text is set as code: that text, and the target.
+    pub(crate) fn named_links(self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        self.0.match_indices("`](").map(move |(at, opened)| {
+            let name = self.0[..at].rsplit('`').next().unwrap();
+            let target = self.0[at + opened.len()..].split(')').next().unwrap();
+            (name, target)
+        })
     }
+}
+
+/// The anchors that the headings of a page get where it is shown.
+pub(crate) fn anchors(text: &str) -> Vec<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    headings
+        .map(|heading| anchor(heading.trim_start_matches('#').trim_start()))
+        .collect()
 }
 
 fn anchor(heading: &str) -> String {
