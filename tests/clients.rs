@@ -862,7 +862,7 @@ fn work_that_fails_releases_the_lock_and_says_why() {
 fn told_to_end_it_releases_the_lock() {
     let examples = EXAMPLES.into_iter();
     each(
-        examples.filter(|example| !matches!(example.name, "C" | "Rust" | "Rust, async")),
+        examples.filter(|example| !example.name.starts_with("Rust")),
         |example| {
             let server = Server::start();
             let mut client = server.client();

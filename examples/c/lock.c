@@ -203,6 +203,14 @@ static const char WRITE[] =
     "redis.call('HSET', KEYS[1], 'fence', ARGV[1], 'step', ARGV[2])\n"
     "return 1";
 
+static volatile sig_atomic_t ended;
+
+static void end(int number)
+{
+    (void)number;
+    ended = 1;
+}
+
 static enum lock_state write_report(struct lock *lock, long steps)
 {
     long long fence;
@@ -211,6 +219,10 @@ static enum lock_state write_report(struct lock *lock, long steps)
         printf("acquired, fence %lld\n", fence);
     for (long step = 1; state == LOCK_HELD && step <= steps; step++) {
         usleep(100000); // the work
+        if (ended) {
+            failed(lock->redis, "ended by SIGTERM");
+            return LOCK_ERROR;
+        }
         state = lock_fence(lock, &fence);
         if (state != LOCK_HELD)
             break;
@@ -241,6 +253,7 @@ int main(int argc, char **argv)
 
     enum lock_state state = lock_acquire(&lock, atoll(argv[3]));
     if (state == LOCK_HELD) {
+        signal(SIGTERM, end); // by which Kubernetes and systemd end a process: the lock is released then
         state = write_report(&lock, atol(argv[4]));
         enum lock_state released = lock_release(&lock);
         if (state == LOCK_HELD)

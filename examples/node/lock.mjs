@@ -74,7 +74,7 @@ export async function withLock(client, name, { ttl, wait = 0 }, work) {
       return fence;
     },
 
-    /** What the promise settles to, or LockLost if the lock is lost first: a silent server must not hold the work up. */
+    /** What the promise settles to, or LockLost if the lock is lost first: no silent server may hold the work up. */
     orLost: (promise) => Promise.race([promise, whenLost.then(lock.check)]),
   };
 

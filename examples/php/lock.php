@@ -1,8 +1,8 @@
 #!/usr/bin/env php
 <?php
 
-// A lock for phpredis (5.3 and 6): Lock::hold releases it whatever becomes of the work, which asks for a fence, and so
-// extends the lock where that is due, before each write.
+// A lock for phpredis (5.3; PHP 8.1): Lock::hold releases it whatever becomes of the work, which asks for a fence, and
+// so extends the lock where that is due, before each write.
 //
 //     $connect = function (): Redis {
 //         $redis = new Redis();
