@@ -13,18 +13,19 @@
 //! | `registering` | registers the next chunk; if there is none, it is `registered` |
 //! | `registered` | has nothing to do |
 //!
-//! Needs a Redis with the module on 127.0.0.1, at `$REDIS_PORT` (6379 if unset), and a PostgreSQL, in which it makes the
-//! tables `demo_jobs` and `demo_rates`:
+//! Needs a Redis with the module on 127.0.0.1, at `$REDIS_PORT` (6379 if unset), and a PostgreSQL, in which it makes
+//! the tables `demo_jobs` and `demo_rates`:
 //!
 //! ```sh
 //! export DATABASE_URL=postgres://postgres@localhost/postgres
-//! cargo run --example job_steps -- new                        # lets the job begin anew, if it is registered
+//! cargo run --example job_steps -- new                        # lets the job begin; anew, if it is registered
 //! cargo run --example job_steps -- run [--ttl MS] [--step]    # runs it, with a lock of 10000 milliseconds or MS
 //! ```
 //!
-//! A run prints each step. Its exit code is 0 when all is registered, 75 when another run has the lock, and 1 when it has
-//! lost the lock, or after an error. With `--step` it waits for Enter after each line: end it there by Ctrl-C, or stop it
-//! by Ctrl-Z until the lock is lost, and see what another run makes of it.
+//! A run prints each step. Its exit code is 0 when all is registered, 75 when another run has the lock, and 1 when it
+//! has lost the lock, or after an error. A step must take less than the lock's ttl. With `--step` it waits for Enter
+//! after each line: end it there by Ctrl-C, or stop it by Ctrl-Z until the lock is lost, and see what another run makes
+//! of it.
 
 use std::env;
 use std::error::Error;

@@ -1,5 +1,5 @@
-//! examples/job_steps.rs, run as processes: wherever a run ends, is stopped or loses its lock, each chunk is deleted once
-//! and registered once, in that order.
+//! examples/job_steps.rs, run as processes: wherever a run ends, is stopped or loses its lock, each chunk is deleted
+//! once and registered once, in that order.
 
 #[path = "support/postgres.rs"]
 mod database;
