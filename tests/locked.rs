@@ -341,7 +341,7 @@ fn one_that_was_stopped_until_its_lock_was_anothers_ends_its_command() {
 
 #[test]
 fn a_signal_ends_the_command_which_has_the_lock_until_then() {
-    let slow = "trap 'echo asked; read line; exit 9' TERM; echo $$; sleep 60 & wait";
+    let slow = "trap 'echo asked' TERM; echo $$; until read line; do :; done; exit 9";
     each([Signal::HUP, Signal::INT, Signal::TERM], |signal, server| {
         let mut client = server.client();
         let (locked, _) = started(&server, &[LOCK, LONG], &ENDLESS);
