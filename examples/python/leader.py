@@ -70,10 +70,11 @@ async def main() -> None:
     group, name, ttl = sys.argv[1], sys.argv[2], int(sys.argv[3])
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)
     port = int(os.environ.get("REDIS_PORT", 6379))
-    # A follower waits for ever, but looks every ten seconds whether its connection has been cut, by another one. It has
-    # its old place, as it has the same token. Without a server it tries for ever too; a leader only for its time.
+    # A follower waits for ever. TCP keepalive notices within a minute that its connection was cut, and with the same
+    # token it has its old place. Without a server it tries for ever too; a leader only for its time. (Of the
+    # socket_timeout: lock_asyncio.py.)
     for_ever = Retry(ExponentialWithJitterBackoff(cap=1), -1)
-    async with redis.asyncio.Redis(host="127.0.0.1", port=port, socket_timeout=10, retry=for_ever) as r:
+    async with redis.asyncio.Redis(host="127.0.0.1", port=port, socket_timeout=None, retry=for_ever) as r:
         await stand(r, group, name, ttl)
 
 

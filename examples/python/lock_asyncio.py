@@ -1,9 +1,12 @@
 """A lock for redis.asyncio (redis-py 8.1, Python 3.11): an async context manager that extends the lock as long as its
 body runs, and cancels the body when the lock is lost.
 
-    r = redis.asyncio.Redis(socket_timeout=35)  # in seconds, and more than the wait: redis-py must not give up first
+    r = redis.asyncio.Redis(socket_timeout=None)  # what needs a bound gets it from asyncio.timeout
     async with Lock(r, "invoice:7", ttl=30_000, wait=30_000) as lock:  # in milliseconds
         await pay(7, fence=await lock.fence())  # UPDATE … SET paid = true, fence = :f WHERE id = 7 AND fence < :f
+
+With a socket_timeout, redis-py would give up a longer wait, and send by asyncio.wait_for, in which Python 3.11 may
+swallow a cancellation (3.12 does not): a body whose lock is lost would go on.
 
 To use it, import this module, or copy the class with its exceptions. As a program it writes a report in steps, under
 the lock:
@@ -153,7 +156,7 @@ async def main() -> int:
     port = int(os.environ.get("REDIS_PORT", 6379))
     try:
         async with (
-            redis.asyncio.Redis(host="127.0.0.1", port=port, socket_timeout=wait / 1000 + 5) as r,
+            redis.asyncio.Redis(host="127.0.0.1", port=port, socket_timeout=None) as r,
             Lock(r, name, ttl, wait or None) as lock,
         ):
             print(f"acquired, fence {await lock.fence()}", flush=True)

@@ -20,7 +20,7 @@ SHORT = 1500
 
 class Case(unittest.IsolatedAsyncioTestCase):
     async def asyncSetUp(self):
-        options = {"port": int(os.environ["REDIS_PORT"]), "retry": Retry(NoBackoff(), 0)}
+        options = {"port": int(os.environ["REDIS_PORT"]), "socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
         self.r = await self.enterAsyncContext(redis.asyncio.Redis(**options))
 
     async def assert_waiters(self, count):
@@ -62,6 +62,21 @@ class LockTest(Case):
             async with asyncio.timeout(0.5), Lock(self.r, "name", TTL):
                 self.assertTrue(await self.r.exists("name"))
                 await asyncio.sleep(60)
+
+    async def test_a_cancellation_is_heard_whatever_the_client_is_at(self):
+        async def body():
+            async with Lock(self.r, "name", TTL) as lock:
+                while True:
+                    await lock.fence()
+
+        for pause in range(100):
+            task = asyncio.create_task(body())
+            await asyncio.sleep(pause / 10_000)
+            task.cancel()
+            await asyncio.wait([task], timeout=10)
+            self.assertTrue(task.cancelled(), pause)
+            # One that was cancelled before it had heard of its grant has not given it back.
+            await self.r.delete("name")
 
     async def test_a_body_whose_lock_is_lost_is_cancelled_and_the_loss_raised(self):
         with self.assertRaises(LockLost) as raised:
