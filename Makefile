@@ -15,7 +15,7 @@ MODULE := $(CARGO_TARGET_DIR)/release/libredis_lock.so
 export REDIS_LOCK_MODULE := $(MODULE)
 
 # The tests that run the programs in examples/.
-EXAMPLES := clients nightly leader locked lost_update job_steps atomic_updates monitor redlock
+EXAMPLES := clients python nightly leader locked lost_update job_steps atomic_updates monitor redlock
 
 .PHONY: help
 help: ## List these targets

@@ -55,7 +55,7 @@ class Lock:
         self._options = [] if wait is None else ["BLOCK", wait]
         self._until = 0.0
         self._lost = False
-        self._cancelled = False
+        self._cancelled = self._left = False
 
     @property
     def held(self) -> bool:
@@ -91,6 +91,7 @@ class Lock:
         return self
 
     async def __aexit__(self, kind, error, traceback) -> None:
+        self._left = True  # a heartbeat at its end may not see its own cancellation
         self._heart.cancel()
         # More cancellations than the heartbeat's own are somebody else's, and must go on.
         ours = self._cancelled and self._body.uncancel() <= self._cancelling
@@ -118,7 +119,7 @@ class Lock:
             with suppress(redis.RedisError, TimeoutError):
                 async with asyncio.timeout(min(third, self._until - last)):
                     await self._extend()
-        self._cancelled = self._body.cancel()
+        self._cancelled = not self._left and self._body.cancel()
 
     async def _release(self, quietly: bool) -> bool:
         try:
