@@ -14,6 +14,9 @@ export CARGO_TARGET_DIR := $(CURDIR)/target
 MODULE := $(CARGO_TARGET_DIR)/release/libredis_lock.so
 export REDIS_LOCK_MODULE := $(MODULE)
 
+# The tests that run the programs in examples/.
+EXAMPLES := clients python nightly leader locked lost_update job_steps atomic_updates monitor redlock
+
 .PHONY: help
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,13 +38,15 @@ run: build ## Start a server with the module and redis.conf in the foreground (P
 test: build ## Run all tests against redis-server (REDIS_SERVER=/path for another)
 	cargo test --no-fail-fast
 
-.PHONY: test-snippets
-test-snippets: build ## Run the README's snippets for redis-py, node-redis and SQL (needs Python and Node.js)
+.PHONY: examples
+examples: build clients ## Run the examples in all languages, and the README's snippets
 	tests/snippets/run
+	cargo test --no-fail-fast $(addprefix --test ,$(EXAMPLES))
 
 .PHONY: test-matrix
 test-matrix: build ## Run the tests against each server of REDIS_SERVERS="/path /path"
 	@[ -n '$(strip $(REDIS_SERVERS))' ] || { echo 'Name the servers: make test-matrix REDIS_SERVERS="/path /path"' >&2; exit 1; }
+	@scripts/get-clients
 	@failed=; for server in $(REDIS_SERVERS); do \
 	  printf '\n== %s: %s\n' "$$server" "$$("$$server" --version)"; \
 	  REDIS_SERVER=$$server cargo test --no-fail-fast --test '*' || failed+=" $$server"; \
@@ -66,6 +71,10 @@ build: dependencies ## Build the module, target/release/libredis_lock.so
 .PHONY: dependencies
 dependencies: ## Install the Debian packages that are missing
 	@scripts/install-missing
+
+.PHONY: clients
+clients: ## Set up the clients of other languages, in target/clients
+	@scripts/get-clients
 
 .PHONY: install
 install: ## Copy the module that was built to PREFIX/lib/redis/modules (PREFIX=/usr)

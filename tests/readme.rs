@@ -4,21 +4,17 @@
 
 mod support;
 
-#[path = "readme/markdown.rs"]
-mod markdown;
-#[path = "readme/transcript.rs"]
-mod transcript;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use markdown::{README, block, blocks, code, section, sections, table, tables};
 use redis::{Cmd, Connection, RedisResult};
 use support::{
-    Client, Server, Stream, Value, acquired, assert_acquired, blocked_clients, bulk, call, cmd, error_text, eventually,
-    int, nil, okay,
+    Client, Page, Server, Stream, Value, acquired, anchors, assert_acquired, blocked_clients, bulk, call, cmd, code,
+    error_text, eventually, int, nil, okay, run_transcripts, table, tables,
 };
+
+const README: Page = Page(include_str!("../README.md"));
 
 fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -30,9 +26,9 @@ fn read(file: &str) -> String {
 
 #[test]
 fn the_transcripts_are_what_redis_cli_prints() {
-    let transcripts = blocks("console");
+    let transcripts = README.transcripts();
     assert!(transcripts.len() > 3, "{}", transcripts.len());
-    transcript::run(&transcripts, &Server::start());
+    run_transcripts(&transcripts, &Server::start(), repository());
 }
 
 /// What the lines of README.md give: `held`, `fence` and `released`.
@@ -60,7 +56,7 @@ fn as_in_the_readme(mut connection: Connection, token: &str) -> RedisResult<Outc
 fn the_snippet_for_redis_rs_is_compiled_and_runs() {
     let without_spaces = |text: &str| text.split_whitespace().collect::<String>();
     let source = without_spaces(include_str!("readme.rs"));
-    assert!(source.contains(&without_spaces(&block("rust"))));
+    assert!(source.contains(&without_spaces(&README.block("rust"))));
 
     let server = Server::start();
     let client = redis::Client::open(("127.0.0.1", server.port())).unwrap();
@@ -80,7 +76,7 @@ fn the_snippet_for_redis_rs_is_compiled_and_runs() {
 fn the_script_writes_for_the_holder_and_for_nobody_else() {
     let server = Server::start();
     let mut client = server.client();
-    let script = block("lua");
+    let script = README.block("lua");
     let run = |client: &mut Client, token, value| call!(client, "EVAL", &script, 2, "lock", "data", token, value);
     call!(client, "LOCK.ACQUIRE", "lock", "mine", 60_000);
     assert_eq!(run(&mut client, "mine", "first"), int(1));
@@ -94,7 +90,7 @@ fn the_script_writes_for_the_holder_and_for_nobody_else() {
 #[test]
 fn the_lines_for_redis_conf_are_in_the_one_that_is_shipped() {
     let shipped = read("redis.conf");
-    for line in block("conf").lines() {
+    for line in README.block("conf").lines() {
         assert!(shipped.lines().any(|other| other == line), "{line}");
     }
 }
@@ -102,8 +98,8 @@ fn the_lines_for_redis_conf_are_in_the_one_that_is_shipped() {
 #[test]
 fn every_target_of_make_that_is_named_exists() {
     let makefile = read("Makefile");
-    let shell = blocks("sh").join("\n");
-    let named: BTreeSet<&str> = code(README)
+    let shell = README.blocks("sh").join("\n");
+    let named: BTreeSet<&str> = code(README.0)
         .into_iter()
         .chain(shell.lines())
         .filter_map(|text| text.trim_start_matches("sudo ").strip_prefix("make "))
@@ -123,48 +119,83 @@ fn the_version_of_rust_is_that_of_the_manifest() {
         .lines()
         .find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'))
         .unwrap();
-    assert!(README.contains(&format!("a Rust toolchain ({version} or later)")));
+    assert!(README.0.contains(&format!("a Rust toolchain ({version} or later)")));
 }
+
+/// The pages, and where they stand, with which their links begin.
+const PAGES: [(Page, &str); 4] = [
+    (README, "."),
+    (Page(include_str!("../CONTRIBUTING.md")), "."),
+    (Page(include_str!("../examples/README.md")), "examples"),
+    (Page(include_str!("../examples/atomic-updates.md")), "examples"),
+];
 
 #[test]
 fn every_link_leads_somewhere() {
-    let anchors: BTreeSet<String> = (1..=6).flat_map(sections).map(|(heading, _)| anchor(heading)).collect();
-    let contributing = read("CONTRIBUTING.md");
-    let links = README.split("](").skip(1).chain(contributing.split("](").skip(1));
-    for link in links {
-        let target = link.split(')').next().unwrap();
-        match target.strip_prefix('#') {
-            Some(name) => assert!(anchors.contains(name), "{target}"),
+    for (page, directory) in PAGES {
+        for target in page.links() {
             // Tests ask nothing of other machines.
-            None if target.contains("://") => {}
-            None => assert!(repository().join(target).is_file(), "{target}"),
+            if target.contains("://") {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let text = match file {
+                "" => page.0.to_owned(),
+                file => read(&format!("{directory}/{file}")),
+            };
+            assert!(
+                anchor.is_empty() || anchors(&text).iter().any(|other| other == anchor),
+                "{target}"
+            );
         }
     }
 }
 
-/// The anchor that a heading gets where README.md is shown.
-fn anchor(heading: &str) -> String {
-    heading
-        .to_lowercase()
-        .chars()
-        .filter(|c| c.is_alphanumeric() || *c == ' ' || *c == '-')
-        .map(|c| if c == ' ' { '-' } else { c })
-        .collect()
+#[test]
+fn every_test_that_is_named_exists() {
+    for (page, directory) in PAGES {
+        for (name, target) in page.named_links() {
+            if !target.contains("tests/") || name.contains('.') {
+                continue;
+            }
+            // Some tests stand in a module of their file, and are indented.
+            let text = read(&format!("{directory}/{target}"));
+            let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+            let test = ["#[test]", &format!("fn {name}() {{")];
+            assert!(lines.windows(2).any(|two| two == test), "{target}: {name}");
+        }
+    }
 }
 
 #[test]
-fn every_test_that_is_named_exists() {
-    let mut named = 0;
-    for (before, after) in README.match_indices("`](tests/").map(|(at, _)| README.split_at(at)) {
-        let name = before.rsplit("[`").next().unwrap();
-        let file = after.trim_start_matches("`](").split(')').next().unwrap();
-        // Some tests stand in a module of their file, and are indented.
-        let lines: Vec<String> = read(file).lines().map(|line| line.trim_start().to_owned()).collect();
-        let test = ["#[test]".to_owned(), format!("fn {name}() {{")];
-        assert!(lines.windows(2).any(|two| two == test), "{file}: {name}");
-        named += 1;
+fn every_example_is_in_the_index() {
+    let (index, directory) = PAGES[2];
+    let mut files: Vec<_> = fs::read_dir(repository().join(directory)).unwrap().collect();
+    let mut examples = BTreeSet::new();
+    while let Some(entry) = files.pop() {
+        let path = entry.unwrap().path();
+        let name = path
+            .strip_prefix(repository().join(directory))
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .to_owned();
+        // What belongs to a program in Rust stands in a directory of its name, which is not a language's.
+        if !path.is_dir() {
+            examples.insert(name);
+        } else if !path.with_extension("rs").exists() {
+            files.extend(fs::read_dir(path).unwrap());
+        }
     }
-    assert!(named > 10, "{named}");
+    let linked: BTreeSet<String> = index
+        .links()
+        .map(|link| link.split('#').next().unwrap().to_owned())
+        .collect();
+    for other in ["README.md", "go/go.mod"] {
+        assert!(examples.remove(other), "{other}");
+    }
+    examples.retain(|example| !linked.contains(example) && !example.contains("__pycache__"));
+    assert!(examples.is_empty(), "{examples:?}");
 }
 
 /// What a server says of a command: a map, which RESP2 sends as a flat array.
@@ -252,7 +283,8 @@ fn the_commands_are_those_of_the_module_as_the_server_documents_them() {
         documented.insert(format!("{name} {}", words.join(" ")), (complexity, flags));
     }
 
-    let shown: BTreeMap<String, (String, BTreeSet<String>)> = sections(3)
+    let shown: BTreeMap<String, (String, BTreeSet<String>)> = README
+        .sections(3)
         .into_iter()
         .filter(|(heading, _)| heading.starts_with("LOCK."))
         .map(|(heading, text)| {
@@ -282,14 +314,14 @@ fn holder(situation: &str) -> Option<&'static str> {
 #[test]
 fn the_replies_are_as_shown_in_both_protocols() {
     let nulls = "*Null* is the null bulk string (`$-1`) in RESP2 and `_` in RESP3.";
-    assert!(section("Commands").replace('\n', " ").contains(nulls));
+    assert!(README.section("Commands").replace('\n', " ").contains(nulls));
     let server = Server::start();
     let mut client = server.client();
     let mut wire = server.wire();
     for (protocol, null) in [("2", "$-1"), ("3", "_")] {
         wire.call(&cmd!("HELLO", protocol));
         let replies = |heading: &str| heading.starts_with("LOCK.") && !heading.starts_with("LOCK.INFO ");
-        for (heading, text) in sections(3).iter().filter(|(heading, _)| replies(heading)) {
+        for (heading, text) in README.sections(3).iter().filter(|(heading, _)| replies(heading)) {
             let name = heading.split(' ').next().unwrap();
             let rows = [tables(text, "The lock is"), tables(text, "The caller")]
                 .concat()
@@ -367,7 +399,7 @@ fn end_wait(server: &Server, client: &mut Client, how: &str) {
 
 #[test]
 fn a_wait_ends_as_shown_in_both_protocols() {
-    let rows = table(&section("Waiting"), "The wait ends");
+    let rows = table(&README.section("Waiting"), "The wait ends");
     let server = Server::start();
     for (protocol, null) in [("2", "$-1"), ("3", "_")] {
         for row in &rows {
@@ -408,7 +440,7 @@ fn the_settings_are_those_of_the_module_with_their_defaults_and_ranges() {
         .map(|pair| (text(&pair[0]), text(&pair[1])))
         .collect();
 
-    let rows = table(&section("Settings"), "Setting");
+    let rows = table(&README.section("Settings"), "Setting");
     let shown: BTreeMap<&str, &str> = rows.iter().map(|row| (code(&row[0])[0], row[1].as_str())).collect();
     assert_eq!(shown, real);
 
@@ -507,7 +539,7 @@ fn the_errors_are_those_that_the_commands_give() {
     given.insert((error_text(&waiter.reply()), "ACQUIRE".to_owned()));
     waiter.assert_closed();
 
-    let [of_the_module, _] = <[_; 2]>::try_from(tables(&section("Errors"), "Error")).unwrap();
+    let [of_the_module, _] = <[_; 2]>::try_from(tables(&README.section("Errors"), "Error")).unwrap();
     assert_eq!(errors_shown(&of_the_module), given);
 }
 
@@ -520,7 +552,7 @@ fn the_errors_are_those_of_the_source() {
         .filter(|text| *text != "ERR internal error in the lock module")
         .collect();
     assert!(!texts.is_empty());
-    let [of_the_module, _] = <[_; 2]>::try_from(tables(&section("Errors"), "Error")).unwrap();
+    let [of_the_module, _] = <[_; 2]>::try_from(tables(&README.section("Errors"), "Error")).unwrap();
     let shown: BTreeSet<&str> = of_the_module.iter().map(|row| code(&row[0])[0]).collect();
     assert_eq!(shown, texts);
 }
@@ -529,7 +561,7 @@ fn the_errors_are_those_of_the_source() {
 fn the_errors_of_the_server_are_as_shown() {
     let server = Server::start();
     let mut client = server.client();
-    let [_, of_the_server] = <[_; 2]>::try_from(tables(&section("Errors"), "Error")).unwrap();
+    let [_, of_the_server] = <[_; 2]>::try_from(tables(&README.section("Errors"), "Error")).unwrap();
     let shown: BTreeSet<&str> = of_the_server.iter().map(|row| code(&row[0])[0]).collect();
     let mut given = BTreeSet::new();
 
@@ -565,7 +597,7 @@ fn the_errors_of_the_server_are_as_shown() {
 
 /// The rows of the table of effects: what happened, what was replicated, which events were published.
 fn effects() -> Vec<[String; 3]> {
-    table(&section("Replication and events"), "What happened")
+    table(&README.section("Replication and events"), "What happened")
         .into_iter()
         .map(|row| row.try_into().unwrap())
         .collect()
@@ -652,7 +684,7 @@ fn the_events_are_as_shown() {
 
 #[test]
 fn a_counter_adds_to_them_what_is_shown() {
-    let text = section("Replication and events").replace('\n', " ");
+    let text = README.section("Replication and events").replace('\n', " ");
     assert!(text.contains("`COUNTER` adds `INCR counter-key`, in one transaction with the rest: in front"));
     assert!(text.contains("but behind the `SET` of a hand-over"));
     assert!(text.contains("Its event, `incrby`, is on the counter key"));
@@ -695,7 +727,8 @@ fn a_counter_adds_to_them_what_is_shown() {
 
 #[test]
 fn lock_info_has_the_fields_that_are_shown() {
-    let shown = sections(3)
+    let shown = README
+        .sections(3)
         .into_iter()
         .find(|(heading, _)| heading.starts_with("LOCK.INFO "))
         .map(|(_, text)| table(&text, "Field"))
@@ -725,7 +758,8 @@ fn lock_info_has_the_fields_that_are_shown() {
 
 #[test]
 fn info_has_the_sections_and_fields_that_are_shown() {
-    let metrics = sections(3)
+    let metrics = README
+        .sections(3)
         .into_iter()
         .find(|(heading, _)| *heading == "Metrics")
         .unwrap()

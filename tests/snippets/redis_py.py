@@ -35,35 +35,31 @@ assert run(library)["fence"] > mine["fence"]
 assert r.exists("invoice:7") == 0
 
 
-program = run(worker)
-program["TTL"] = 3000
-run_locked = program["run_locked"]
-fences = []
+sys.path.append("examples/python")
+from lock import Lock, LockLost, LockNotAcquired  # noqa: E402
 
-
-def work(fence, lost):
-    """Takes longer than the ttl."""
-    fences.append(fence)
-    assert not lost.wait(4)
-    assert r.exists("invoice:7") == 1
-
-
-assert run_locked("invoice:7", work) is True
-assert fences[0] > mine["fence"]
+paid = []
+with_lock = {"Lock": Lock, "items": [7, 8], "pay": lambda item, fence: paid.append((item, fence))}
+run(worker, **with_lock)
+assert [item for item, _ in paid] == [7, 8]
+assert mine["fence"] < paid[0][1] < paid[1][1]
 assert r.exists("invoice:7") == 0
 
-
-def robbed(fence, lost):
-    r.delete("invoice:7")
-    assert lost.wait(30)
-
-
 try:
-    run_locked("invoice:7", robbed)
-except RuntimeError:
+    run(worker, **with_lock | {"pay": lambda item, fence: r.delete("invoice:7")})
+except LockLost:
     pass
 else:
     raise AssertionError("the loss of the lock went unnoticed")
+
+r.execute_command("LOCK.ACQUIRE", "invoice:7", "another", 60000)
+try:
+    run(worker.replace("wait=30_000", "wait=1"), **with_lock)
+except LockNotAcquired:
+    pass
+else:
+    raise AssertionError("two held the lock")
+r.execute_command("LOCK.RELEASE", "invoice:7", "another")
 
 
 def wait(client):
