@@ -97,8 +97,17 @@ impl Lock {
         if !wait.is_zero() {
             acquire.arg("BLOCK").arg(milliseconds(wait));
         }
-        if server.ask::<Option<(String, i64)>>(&acquire)?.is_none() {
-            return Err(LockError::NotAcquired);
+        match server.ask::<Option<(String, i64)>>(&acquire) {
+            Ok(Some(_)) => {}
+            Ok(None) => return Err(LockError::NotAcquired),
+            Err(error) => {
+                // It may have been granted, and the reply lost.
+                if server.connection.take().is_some() {
+                    let release = redis::cmd("LOCK.RELEASE").arg(name).arg(&token).to_owned();
+                    let _: RedisResult<bool> = server.ask(&release);
+                }
+                return Err(error.into());
+            }
         }
         let mut lock = Self {
             server,

@@ -657,28 +657,24 @@ fn a_grant_that_is_known_after_its_ttl_only_is_no_lock() {
 /// A client that asks again, with the same token, has the lock; another must give back what it may have.
 #[test]
 fn a_grant_whose_reply_is_lost_is_used_or_given_back() {
-    let examples = EXAMPLES.into_iter();
-    each(
-        examples.filter(|example| !example.name.starts_with("Rust")),
-        |example| {
-            let server = Server::start();
-            let mut client = server.client();
-            let gate = Gate::before(&server);
-            gate.close(What::Reply, "LOCK.ACQUIRE");
-            let writer = example.start(gate.port(), LOCK, LONG, 0, 1);
-            gate.await_held();
-            token(&mut client);
-            gate.cut();
-            let end = writer.end();
-            if end.code == Some(0) {
-                assert_eq!(end.last_lines.last().unwrap(), "released");
-            } else {
-                assert!(!matches!(end.code, Some(75) | None), "{:?}", end.code);
-                assert_ne!(end.errors, "");
-            }
-            assert_eq!(call!(client, "GET", LOCK), nil());
-        },
-    );
+    each(EXAMPLES, |example| {
+        let server = Server::start();
+        let mut client = server.client();
+        let gate = Gate::before(&server);
+        gate.close(What::Reply, "LOCK.ACQUIRE");
+        let writer = example.start(gate.port(), LOCK, LONG, 0, 1);
+        gate.await_held();
+        token(&mut client);
+        gate.cut();
+        let end = writer.end();
+        if end.code == Some(0) {
+            assert_eq!(end.last_lines.last().unwrap(), "released");
+        } else {
+            assert!(!matches!(end.code, Some(75) | None), "{:?}", end.code);
+            assert_ne!(end.errors, "");
+        }
+        assert_eq!(call!(client, "GET", LOCK), nil());
+    });
 }
 
 /// The server would still say that it is held: it is the holder's clock that counts.
@@ -857,7 +853,7 @@ fn work_that_fails_releases_the_lock_and_says_why() {
     });
 }
 
-/// In C and Rust a signal ends the process, and the ttl its lock.
+/// In Rust a signal ends the process, and the ttl its lock.
 #[test]
 fn told_to_end_it_releases_the_lock() {
     let examples = EXAMPLES.into_iter();
