@@ -1,5 +1,6 @@
 //! What it costs to hand a lock over, and how fairly it goes, with few and many who want it.
 
+mod advisory_locks;
 mod circle;
 mod redis_py;
 mod ways;
@@ -14,6 +15,7 @@ use crate::cpu;
 use crate::report::Report;
 use crate::samples::{Summary, quantile};
 use crate::support::{Client, Server, call, eventually};
+use advisory_locks::{Database, Sessions};
 use circle::{Circle, Clients, Grant, Log, Manner, Way};
 
 const CLIENTS: [usize; 4] = [10, 100, 1_000, 10_000];
@@ -137,7 +139,7 @@ fn own_cpu() -> Duration {
 type Row = (&'static str, Figures);
 
 /// All ways take their turns; they are the same in each round, in the same order.
-fn round(clients: usize, server: &Server, python: Option<&Path>) -> Vec<Row> {
+fn round(clients: usize, server: &Server, database: &Database, python: Option<&Path>) -> Vec<Row> {
     let mut rows = Vec::new();
     let mut controller = server.client();
     for way in ways::all(server, clients) {
@@ -167,6 +169,10 @@ fn round(clients: usize, server: &Server, python: Option<&Path>) -> Vec<Row> {
             Figures::of(&Log::default(), 0),
         ),
     });
+    let sessions = Sessions::open(database, clients);
+    let way = advisory_locks::way(clients);
+    let spent = || cpu::main_threads(&sessions.pids);
+    rows.push((way.name, measure(&way, &sessions.clients, spent)));
     rows
 }
 
@@ -209,6 +215,7 @@ const ROUND_TRIP: fn(&Figures) -> f64 = |figures| 1e6 / figures.hand_overs / fig
 
 pub(crate) fn run(report: &mut Report) {
     let server = Server::with(&["maxclients 10100"]);
+    let database = Database::new();
     let python = redis_py::python();
     let mut all = CLIENTS.map(|clients| Measured {
         clients,
@@ -217,7 +224,7 @@ pub(crate) fn run(report: &mut Report) {
     for number in 1..=ROUNDS {
         for measured in &mut all {
             eprintln!("contention: {} clients, round {number} of {ROUNDS}", measured.clients);
-            let rows = round(measured.clients, &server, python.as_deref());
+            let rows = round(measured.clients, &server, &database, python.as_deref());
             measured.rounds.push(rows);
         }
     }

@@ -79,7 +79,16 @@ impl Server {
             .open(directory.path().join("log"))
             .unwrap();
         let process = program("postgres", directory.path())
-            .args(["-D", "data", "-c", "fsync=off", "-c", "listen_addresses="])
+            .args([
+                "-D",
+                "data",
+                "-c",
+                "fsync=off",
+                "-c",
+                "listen_addresses=",
+                "-c",
+                "max_connections=1100",
+            ])
             // A socket in the directory: there is no port that somebody else could have.
             .arg("-k")
             .arg(directory.path())
