@@ -53,7 +53,8 @@ test-matrix: build ## Run the tests against each server of REDIS_SERVERS="/path 
 	done; [ -z "$$failed" ] || { echo "Failed on:$$failed" >&2; exit 1; }
 
 .PHONY: bench
-bench: build ## Measure each command beside the built-in that it replaces
+bench: build ## Measure what locks cost beside what they replace; writes target/bench
+	scripts/get-clients
 	cargo bench --quiet
 
 # That `unsafe` stays in src/server/, and what else the code must not do, src/lib.rs has the compiler and clippy check.

@@ -85,17 +85,18 @@ fn give_to_next(context: &Context, key: Argument<'_>, lock: &LockName) -> Result
         match fence {
             Err(failure) => client.answer(Err(failure)),
             Ok(fence) => {
-                session::decide(context, key, token.as_argument(), waiter.session)?;
+                // It has left its queue, and must have its answer, whatever becomes of these notes. Without them, the
+                // ttl ends its hold.
+                let _ = session::decide(context, key, token.as_argument(), waiter.session);
                 let hold = Hold {
                     lock: lock.clone(),
                     token: waiter.token,
                 };
-                waiting(|waiting| {
+                let _ = waiting(|waiting| {
                     waiting.grants.add(client, hold);
-                    waiting
-                        .queues
-                        .look_at(lock, Some(next_look(now.milliseconds(), Some(deadline))));
-                })?;
+                    let next = next_look(now.milliseconds(), Some(deadline));
+                    waiting.queues.look_at(lock, Some(next));
+                });
                 journal::served(waiter.since, now.milliseconds());
                 journal::acquired(context, key);
                 client.answer(Ok(Reply::Grant {
