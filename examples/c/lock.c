@@ -135,7 +135,7 @@ static enum lock_state extend(struct lock *lock)
 {
     long long until = now() + lock->ttl; // not when the answer comes: by then some of the ttl is over
     long long extended;
-    redisReply *reply = ask(lock->redis, lock->ttl, "LOCK.EXTEND %b %s %lld", lock->name, lock->length, lock->token,
+    redisReply *reply = ask(lock->redis, lock->ttl / 4, "LOCK.EXTEND %b %s %lld", lock->name, lock->length, lock->token,
                             lock->ttl);
     enum lock_state state = answer(lock, reply, &extended);
     if (state == LOCK_HELD)

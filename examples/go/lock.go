@@ -61,6 +61,9 @@ type Lock struct {
 func Acquire(ctx context.Context, rdb *redis.Client, name string, ttl, wait time.Duration) (
 	*Lock, context.Context, error,
 ) {
+	if ttl < time.Millisecond {
+		return nil, nil, fmt.Errorf("a ttl of %v is too short", ttl)
+	}
 	random := make([]byte, 16)
 	if _, err := rand.Read(random); err != nil {
 		return nil, nil, err

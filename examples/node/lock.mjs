@@ -33,10 +33,16 @@ export class LockLost extends Error {}
  * Work that keeps the event loop busy keeps the heartbeat from beating: that belongs in a worker thread.
  */
 export async function withLock(client, name, { ttl, wait = 0 }, work) {
+  if (Math.max(ttl, wait + 5_000) > 2 ** 31 - 1) throw new RangeError('setTimeout takes no more than 24 days');
   const token = randomUUID(); // a new one for each hold
   const connection = client.duplicate(); // a wait blocks it, and no beat must queue behind what the work asks
   connection.on('error', () => {}); // it connects again, and who has asked is told
-  await connection.connect();
+  try {
+    await within(5_000, connection.connect()); // a server that hangs takes the connection, and says nothing
+  } catch (error) {
+    connection.destroy();
+    throw error;
+  }
   const call = (command, ...args) => connection.sendCommand([command, name, token, ...args]);
 
   const lost = new AbortController();

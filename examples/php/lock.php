@@ -40,6 +40,7 @@ final class Lock
 {
     private readonly string $token;
     private ?Redis $redis = null;
+    private bool $isReleased = false;
     private int $until = 0; // for how long the lock can be counted on
 
     /**
@@ -55,6 +56,8 @@ final class Lock
     {
         $lock = new self($connect, $name, $ttl);
         $lock->acquire($wait);
+        // exit() and a fatal error run neither catch nor finally.
+        register_shutdown_function(fn () => $lock->isReleased || $lock->releaseQuietly());
         try {
             $result = $work($lock);
         } catch (Throwable $error) {
@@ -94,7 +97,7 @@ final class Lock
                 // No answer says nothing of the lock: the next step asks again, as long as its time lasts.
             }
         }
-        return $this->ask('LOCK.FENCE');
+        return $this->ask($this->ttl, 'LOCK.FENCE');
     }
 
     private function acquire(int $wait): void
@@ -120,12 +123,13 @@ final class Lock
     private function extend(): void
     {
         $until = self::now() + $this->ttl; // not when the answer comes: by then some of the ttl is over
-        $this->ask('LOCK.EXTEND', (string) $this->ttl);
+        $this->ask(intdiv($this->ttl, 4), 'LOCK.EXTEND', (string) $this->ttl);
         $this->until = $until;
     }
 
     private function release(): bool
     {
+        $this->isReleased = true;
         return $this->send($this->ttl, 'LOCK.RELEASE') === 1;
     }
 
@@ -139,10 +143,10 @@ final class Lock
     }
 
     /** Null and 0 say that the lock is lost, and so does silence until its time is over. */
-    private function ask(string $command, string ...$arguments): int
+    private function ask(int $patience, string $command, string ...$arguments): int
     {
         try {
-            $answer = $this->send($this->ttl, $command, ...$arguments);
+            $answer = $this->send($patience, $command, ...$arguments);
         } catch (RedisException $error) {
             $this->check();
             throw $error;

@@ -64,6 +64,9 @@ async def stand(r: redis.asyncio.Redis, group: str, name: str, ttl: int) -> None
                 await lead(r, lock, name)
         except LockLost:
             pass
+        except redis.RedisError as error:  # a failover, say: READONLY, UNBLOCKED, NOREPLICAS, RECOVERING
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
+            await asyncio.sleep(1)
 
 
 async def main() -> None:

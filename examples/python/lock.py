@@ -22,6 +22,8 @@ import time
 import uuid
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 
 class LockNotAcquired(Exception):
@@ -46,7 +48,11 @@ class Lock:
     def __init__(self, r: redis.Redis, name: str, ttl: int = 30_000, wait: int | None = None, session: bool = False):
         self.name, self.ttl = name, ttl
         self.token = str(uuid.uuid4())
-        self._redis = r
+        self._redis = self._patient = r
+        if not session:  # no silent connection may hold a beat or the release up for longer than the lock can wait
+            pool, brief = r.connection_pool, {"socket_timeout": ttl / 6000, "retry": Retry(NoBackoff(), 1)}
+            brief = redis.ConnectionPool(pool.connection_class, **{**pool.connection_kwargs, **brief})
+            self._redis = redis.Redis(connection_pool=brief)
         self._options = ([] if wait is None else ["BLOCK", wait]) + (["SESSION"] if session else [])
         self._until = 0.0
         self._lost = False
@@ -73,7 +79,8 @@ class Lock:
 
     def __enter__(self) -> "Lock":
         # After a lost connection redis-py sends the command again. The same token gets the same lock, or place.
-        if self._call("LOCK.ACQUIRE", self.ttl, *self._options) is None:
+        acquire = "LOCK.ACQUIRE", self.name, self.token, self.ttl, *self._options
+        if self._patient.execute_command(*acquire) is None:
             raise LockNotAcquired(self.name)
         try:
             self._extend()  # after a wait nobody knows when the ttl began
@@ -86,8 +93,12 @@ class Lock:
 
     def __exit__(self, kind, error, traceback) -> None:
         self._done.set()
-        self._heart.join()  # else it would extend what is released, which counts as a miss
-        released = self._release(quietly=error is not None)
+        try:
+            self._heart.join()  # else it would extend what is released, which counts as a miss
+        finally:  # also after a signal
+            released = self._release(quietly=error is not None)
+            if self._redis is not self._patient:
+                self._redis.connection_pool.disconnect()
         if error is None and not released:
             raise LockLost(self.name)
 

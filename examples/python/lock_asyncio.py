@@ -95,8 +95,12 @@ class Lock:
         self._heart.cancel()
         # More cancellations than the heartbeat's own are somebody else's, and must go on.
         ours = self._cancelled and self._body.uncancel() <= self._cancelling
-        await asyncio.wait([self._heart])  # it leaves no task behind
-        released = await self._release(quietly=error is not None)
+        leaving = asyncio.create_task(self._leave(quietly=error is not None))
+        try:
+            released = await asyncio.shield(leaving)
+        except asyncio.CancelledError:  # the release must be sent all the same
+            await asyncio.wait([leaving])
+            raise
         if (error is None and not released) or (ours and isinstance(error, asyncio.CancelledError)):
             raise LockLost(self.name) from error
 
@@ -112,14 +116,19 @@ class Lock:
 
     async def _heartbeat(self) -> None:
         third, last = self.ttl / 3000, time.monotonic()
-        while self.held:
+        while self.held and not self._left:  # the cancellation may have been swallowed
             await asyncio.sleep(min(last + third, self._until) - time.monotonic())
             last = time.monotonic()
-            # No answer says nothing of the lock: ask again, as long as its time lasts.
-            with suppress(redis.RedisError, TimeoutError):
+            # No answer says nothing of the lock: ask again, as long as its time lasts. What else may go wrong, in a
+            # credential provider, say, must not keep the body from being cancelled.
+            with suppress(Exception):
                 async with asyncio.timeout(min(third, self._until - last)):
                     await self._extend()
         self._cancelled = not self._left and self._body.cancel()
+
+    async def _leave(self, quietly: bool) -> bool:
+        await asyncio.wait([self._heart])  # it leaves no task behind
+        return await self._release(quietly)
 
     async def _release(self, quietly: bool) -> bool:
         try:
