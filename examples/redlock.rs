@@ -5,13 +5,14 @@
 //! ```
 //!
 //! runs the command under the lock NAME, with its fence in `$FENCE`. It extends the lock, TTL milliseconds long, as long
-//! as the command runs, and kills the command (not what that has started) when it could not, before the time is over.
+//! as the command runs, and kills the command (not what that has started) when it could not, before the time is over. The exit code is the command's, or 1 without
+//! the lock.
 //!
 //! The algorithm is that of the Redis documentation, "Distributed Locks with Redis". There is one holder at a time if no
 //! server forgets a lock (`appendfsync always`, or `lock.restart-delay` of at least the ttl), if all clocks run equally
 //! fast but for the drift, and none of a server is set ahead, and if who works looks at [`Lock::validity`]. What that
 //! asks of the world is in Kleppmann's "How to do distributed locking", and in antirez's answer, "Is Redlock safe?".
-//! Where it fails, only a fence keeps the writes of two holders apart, and Redlock has none.
+//! Where it fails, only a fence keeps the writes of two holders apart. Redlock as published has none; this has.
 //!
 //! # The fence
 //!

@@ -402,3 +402,17 @@ fn nothing_of_it_is_left_when_it_is_ended() {
     let end = monitor.end();
     assert_eq!((end.code, end.errors.as_str()), (None, ""));
 }
+
+#[test]
+fn it_says_how_it_is_used() {
+    let shown = Command::new(script()).arg("--help").output().unwrap();
+    assert!(shown.status.success());
+    let head = fs::read_to_string(script()).unwrap();
+    let head = head.lines().skip(1).take_while(|line| line.starts_with('#'));
+    let head: String = head
+        .map(|line| line.trim_start_matches('#').trim_start().to_owned() + "\n")
+        .collect();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    let shown: String = shown.lines().map(|line| line.trim_start().to_owned() + "\n").collect();
+    assert_eq!(shown, head);
+}
