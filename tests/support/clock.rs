@@ -1,5 +1,6 @@
 //! A server whose clock is wrong.
 
+use std::fs;
 use std::path::PathBuf;
 
 use super::server::{Launch, Server, load_module};
@@ -33,6 +34,14 @@ impl Server {
         shifted(format!("{library} {ALLOCATOR}"))
             .or_else(|_| shifted(library.to_owned()))
             .unwrap_or_else(|log| panic!("the server did not start:\n{log}"))
+    }
+}
+
+/// Removes what libfaketime leaves of a process that was killed.
+pub(super) fn remove_leftovers(pid: u32) {
+    for name in ["faketime_shm", "sem.faketime_sem"] {
+        // Most servers have the machine's clock.
+        let _ = fs::remove_file(format!("/dev/shm/{name}_{pid}"));
     }
 }
 

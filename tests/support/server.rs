@@ -11,6 +11,7 @@ use redis::ProtocolVersion;
 use tempfile::TempDir;
 
 use super::client::info_field;
+use super::clock::remove_leftovers;
 use super::module::module;
 use super::port::Port;
 use super::{Client, DEADLINE, Events, POLL, Wire, cmd, eventually};
@@ -256,6 +257,7 @@ impl Server {
         let mut process = self.process.take().expect("the server is down");
         process.kill().unwrap();
         process.wait().unwrap();
+        remove_leftovers(process.id());
     }
 
     /// Stops the process where it is, until it is resumed.
