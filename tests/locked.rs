@@ -4,11 +4,13 @@
 mod run;
 mod support;
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
-use std::process::{Command, Stdio};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -175,6 +177,117 @@ fn the_command_inherits_nothing_but_its_stdin_and_output_and_no_signal_that_is_i
     assert_eq!(end.output, String::from_utf8(plain.stdout).unwrap());
 }
 
+/// Whatever a variable or function that it inherits is called: each word of it is the number of a process that is none of
+/// its own.
+#[test]
+fn what_it_inherits_changes_nothing_and_is_what_the_command_inherits() {
+    const TTL: &str = "1500";
+    let server = Server::start();
+    let mut client = server.client();
+    let mut stranger = Stranger::start();
+    let text = fs::read_to_string(run::FILE).unwrap();
+    let number = stranger.0.id().to_string().into_bytes();
+    let words = text.split(|c: char| c != '_' && !c.is_ascii_alphanumeric());
+    let names = words.filter(|word| word.len() > 1 && word.starts_with(|c: char| c.is_ascii_lowercase()));
+    let mut environment: BTreeMap<Vec<u8>, Vec<u8>> = names.map(|name| (name.into(), number.clone())).collect();
+    assert!(environment.contains_key(&b"redis_cli"[..]) && environment.contains_key(&b"fence"[..]));
+    for function in [
+        "ask", "echo", "env", "exec", "kill", "now", "printf", "read", "setsid", "trap",
+    ] {
+        environment.insert(format!("BASH_FUNC_{function}%%").into(), b"() {  exit 3\n}".into());
+    }
+    let port = server.port();
+    for (name, value) in [
+        ("PATH", &b"/usr/bin:/bin"[..]),
+        ("REDIS_CLI", format!("redis-cli -p {port}").as_bytes()),
+        ("PATIENCE", b"0"),
+        ("POSIXLY_CORRECT", b"1"),
+        ("SHLVL", b"4"),
+        ("TMOUT", b"1"),
+        ("with.dot", b"a=b"),
+        ("-u", b"option"),
+        ("bytes", b"\xff\xfe \"'\\$(exit 3)`exit 3`*\n\n"),
+    ] {
+        environment.insert(name.into(), value.into());
+    }
+    take(&mut client, LOCK, "another");
+    let file = server.directory().join("environment");
+    let copy = format!("cp /proc/$$/environ {}; echo $$; read line", file.display());
+    let mut command = Command::new(run::FILE);
+    command.args(["-w", "500", LOCK, TTL, "sh", "-c", &copy]).env_clear();
+    for (name, value) in &environment {
+        command.env(OsStr::from_bytes(name), OsStr::from_bytes(value));
+    }
+    command.stdin(Stdio::piped());
+    let mut locked = Locked::start(command);
+    await_waiters(&mut client, 1);
+    thread::sleep(Duration::from_millis(1500));
+    assert_eq!(client.lock_info(LOCK).waiters, 1);
+    call!(client, "LOCK.RELEASE", LOCK, "another");
+    locked.line();
+    let mut rival = server.waiter(LOCK, "another");
+    thread::sleep(Duration::from_millis(2500));
+    assert!(rival.is_waiting());
+    locked.input().write_all(b"\n").unwrap();
+    locked.end().assert(0, "", "");
+    assert!(stranger.is_there());
+
+    let bytes = fs::read(file).unwrap();
+    let mut inherited: BTreeMap<_, _> = bytes
+        .split(|byte| *byte == 0)
+        .filter(|line| !line.is_empty())
+        .map(|line| {
+            let end = line.iter().position(|byte| *byte == b'=').unwrap();
+            (line[..end].to_vec(), line[end + 1..].to_vec())
+        })
+        .collect();
+    for own in ["FENCE", "LOCK_NAME", "LOCK_TOKEN", run::MARK] {
+        assert!(inherited.remove(own.as_bytes()).is_some(), "{own}");
+    }
+    // The path of the program, by which a shell starts it.
+    inherited.remove(&b"_"[..]);
+    for (name, value) in &environment {
+        assert_eq!(inherited.remove(name).as_ref(), Some(value), "{}", name.escape_ascii());
+    }
+    // Which any shell adds.
+    inherited.remove(&b"PWD"[..]);
+    assert_eq!(inherited, BTreeMap::new());
+}
+
+/// Of which nobody else may have the number.
+struct Stranger(Child);
+
+impl Stranger {
+    fn start() -> Self {
+        Self(Command::new("sleep").arg("60").spawn().unwrap())
+    }
+
+    fn is_there(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_closed_input_or_output_keeps_it_from_nothing() {
+    let server = Server::start();
+    for closed in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"] {
+        let line = format!("exec \"$@\" {closed}");
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &line, "sh", run::FILE, LOCK, LONG, "sh", "-c", "cat; exit 7"])
+            .env("REDIS_CLI", format!("redis-cli -p {}", server.port()))
+            .stdin(Stdio::null());
+        Locked::start(command).end().assert(7, "", "");
+    }
+}
+
 #[test]
 fn the_command_knows_its_fence_and_can_take_others() {
     let server = Server::start();
@@ -304,6 +417,48 @@ fn who_loses_the_lock_is_ended_with_all_that_it_has_started_and_leaves_the_lock_
 }
 
 #[test]
+fn all_of_the_commands_session_is_ended_whatever_its_process_group_and_its_name() {
+    let endings: [fn(&mut Locked, &mut Client); 3] = [
+        |locked, _| locked.signal(Signal::TERM),
+        |locked, _| locked.kill(),
+        |_, client| take_over(client),
+    ];
+    each(endings, |end, server| {
+        let mut client = server.client();
+        let odd = server.directory().join("a) Z 1 1 (\nb");
+        fs::copy("/bin/sleep", &odd).unwrap();
+        // Each timeout(1) has a group.
+        let more = "timeout 60 sleep 60 & timeout 60 \"$0\" 60 & echo $$; wait";
+        let (mut locked, _) = started(&server, &[LOCK, "3000"], &["sh", "-c", more, odd.to_str().unwrap()]);
+        end(&mut locked, &mut client);
+        locked.await_nothing_left();
+    });
+}
+
+#[test]
+fn stopped_from_a_terminal_it_keeps_the_lock_as_the_command_goes_on() {
+    let server = Server::start();
+    let (mut locked, _) = started(&server, &[LOCK, "1500"], &["sh", "-c", "echo $$; read line"]);
+    locked.signal_group(Signal::TSTP);
+    let mut rival = server.waiter(LOCK, "another");
+    thread::sleep(Duration::from_millis(2500));
+    assert!(rival.is_waiting());
+    locked.input().write_all(b"\n").unwrap();
+    locked.end().assert(0, "", "");
+}
+
+#[test]
+fn a_ttl_that_is_too_short_is_said_to_be_or_lost_and_an_answer_is_no_complaint() {
+    let server = Server::start();
+    for ttl in ["1", "5"] {
+        let end = run(&server, [LOCK, ttl].iter().chain(&ENDLESS));
+        assert!(matches!(end.code, Some(124 | 125)), "{:?}", end.code);
+        assert_ne!(end.errors, "");
+        assert!(!end.errors.contains("(integer)"), "{}", end.errors);
+    }
+}
+
+#[test]
 fn who_is_ended_has_time_to_say_good_bye_and_the_exit_code_says_that_the_lock_was_lost() {
     let server = Server::start();
     let mut client = server.client();
@@ -397,10 +552,10 @@ fn one_that_is_killed_takes_its_command_with_it_and_the_ttl_ends_its_lock() {
 }
 
 #[test]
-fn one_that_is_killed_with_a_session_ends_its_lock_at_once() {
+fn one_that_is_killed_with_a_session_ends_its_lock_and_its_command_at_once() {
     let server = Server::start();
     let mut client = server.client();
-    let (mut locked, _) = started(&server, &["--session", LOCK, LONG], &ENDLESS);
+    let (mut locked, _) = started(&server, &["--session", LOCK, LONG], &STUBBORN);
     assert!(is_bound(&mut client, LOCK));
     let mut rival = server.waiter(LOCK, "another");
     locked.kill();
@@ -645,15 +800,54 @@ fn a_user_who_may_lock_and_nothing_else_may_run_it_and_the_password_stands_in_no
     ];
     assert_eq!(client.call(cmd!("ACL", "SETUSER", "worker").arg(&rules)), okay());
     call!(client, "ACL", "LOG", "RESET");
+    // What it starts by name tells of its arguments.
+    let directory = server.directory().join("bin");
+    fs::create_dir(&directory).unwrap();
+    let lines = directory.join("lines");
+    for name in ["env", "setsid", "redis-cli"] {
+        let file = directory.join(name);
+        let text = format!(
+            "#!/bin/sh\necho {name} \"$@\" >>{}\nexec /usr/bin/{name} \"$@\"\n",
+            lines.display()
+        );
+        fs::write(&file, text).unwrap();
+        fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+    }
     let mut command = script(&server);
     command
+        .env("PATH", format!("{}:/usr/bin:/bin", directory.display()))
         .env("REDIS_CLI", format!("redis-cli -p {} --user worker", server.port()))
         .env("REDISCLI_AUTH", "secret")
         .args(["--session", LOCK, LONG, "echo", "works"]);
     Locked::start(command).end().assert(0, "works\n", "");
+    let lines = fs::read_to_string(lines).unwrap();
+    assert!(
+        lines.contains("redis-cli -p") && lines.contains("setsid -- echo works"),
+        "{lines}"
+    );
+    assert!(!lines.contains("secret"), "{lines}");
     // redis-cli asks for the documentation of the commands, which is for its hints.
     let log = format!("{:?}", call!(client, "ACL", "LOG"));
     assert!(!log.contains("lock."), "{log}");
+}
+
+#[test]
+fn a_password_that_is_of_no_use_is_not_taken_for_an_answer() {
+    let server = Server::start();
+    let mut client = server.client();
+    let run = || {
+        let mut command = script(&server);
+        command
+            .env("REDISCLI_AUTH", "wrong")
+            .args([LOCK, LONG, "echo", "works"]);
+        Locked::start(command).end()
+    };
+    // Anybody may.
+    run().assert(0, "works\n", "");
+    assert_eq!(call!(client, "CONFIG", "SET", "requirepass", "secret"), okay());
+    let end = run();
+    assert_eq!((end.code, end.output.as_str()), (Some(125), ""));
+    assert!(end.errors.starts_with("locked: (error) NOAUTH "), "{}", end.errors);
 }
 
 #[test]
@@ -728,7 +922,7 @@ fn it_needs_no_more_than_cron_gives() {
     let line = line
         .expect("the line of the crontab")
         .replace("/usr/local/bin/settle", "echo works");
-    let line = line.replace("locked", run::FILE);
+    let line = line.replace("/usr/local/bin/locked", run::FILE);
     let mut command = Command::new("/bin/sh");
     command
         .args(["-c", &line])

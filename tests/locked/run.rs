@@ -15,7 +15,7 @@ use crate::support::{DEADLINE, Server, eventually};
 pub(crate) const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/locked");
 
 /// By which a process is known for one that a test has started, whoever its parent is by now.
-const MARK: &str = "TEST_OF_LOCKED";
+pub(crate) const MARK: &str = "TEST_OF_LOCKED";
 
 /// A command line without arguments, for this server.
 pub(crate) fn script(server: &Server) -> Command {
