@@ -56,9 +56,14 @@ impl Candidate {
     /// That it leads next; its fence.
     #[track_caller]
     fn assert_leads(&self) -> i64 {
-        let line = self.program.line();
+        self.fence_in(&self.program.line())
+    }
+
+    /// The fence in the line that says that it leads.
+    #[track_caller]
+    fn fence_in(&self, line: &str) -> i64 {
         let fence = line.strip_prefix(&format!("{} leads, fence ", self.name));
-        fence.and_then(|fence| fence.parse().ok()).expect(&line)
+        fence.and_then(|fence| fence.parse().ok()).expect(line)
     }
 
     /// That it ends its work and follows, with or without a write that was refused.
@@ -262,6 +267,39 @@ fn a_broken_connection_deposes_no_leader_and_costs_no_follower_its_place() {
     assert_eq!(leader.stop(), ["leader leads no longer"]);
     first.assert_leads();
     assert_eq!(second.program.so_far(), [""; 0]);
+}
+
+#[test]
+fn an_error_that_the_server_replies_ends_no_candidate() {
+    let server = Server::start();
+    let mut client = server.client();
+    let (leader, fence) = Candidate::leader(&server, "leader", 5000);
+    // As after a failover. Nor can it release.
+    assert_eq!(call!(client, "CONFIG", "SET", "min-replicas-to-write", 1), okay());
+    leader.assert_says("leads no longer");
+    assert_eq!(call!(client, "CONFIG", "SET", "min-replicas-to-write", 0), okay());
+    let lines = leader.program.until("leads, fence ");
+    assert!(leader.fence_in(&lines[lines.len() - 1]) > fence);
+    leader.assert_works(&mut client);
+
+    let follower = Candidate::follower(&server, "follower", 5000);
+    let waiting = client.text(&cmd!("CLIENT", "LIST"));
+    let waiting = waiting
+        .lines()
+        .find(|line| line.contains("cmd=LOCK.ACQUIRE"))
+        .expect("the follower");
+    let id = waiting.split(' ').find_map(|field| field.strip_prefix("id=")).unwrap();
+    assert_eq!(call!(client, "CLIENT", "UNBLOCK", id, "ERROR"), int(1));
+    follower.assert_says("follows");
+    eventually("it waits again", || waiters(&mut client) == 1);
+    leader.program.terminate();
+    let (end, lines) = leader.program.end();
+    assert_eq!(
+        (end.code, &lines[..]),
+        (Some(0), &["leader leads no longer".to_owned()][..])
+    );
+    assert!(end.errors.contains("NOREPLICAS"), "{}", end.errors);
+    follower.assert_leads();
 }
 
 #[test]

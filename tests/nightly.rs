@@ -235,6 +235,64 @@ fn only_the_holder_of_the_lock_says_that_a_run_is_done() {
 }
 
 #[test]
+fn a_server_that_is_silent_cannot_be_reached() {
+    let server = Server::start();
+    server.suspend();
+    let jobs = [&[][..], &["--session"]].map(|options| start_with(&server, options, RUN, 3000, 1));
+    for job in jobs {
+        let (end, lines) = job.end();
+        assert_eq!(end.code, Some(69), "{}", end.errors);
+        assert_eq!(lines, [""; 0]);
+    }
+    server.resume();
+}
+
+#[test]
+fn it_does_not_run_alone_where_the_server_replies_an_error() {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut assert_refused = |option, value: &str, error| {
+        assert_eq!(call!(client, "CONFIG", "SET", option, value), okay());
+        for session in [&[][..], &["--session"]] {
+            let job = start_with(&server, &[&["--unreachable", "run"], session].concat(), RUN, TTL, 1);
+            let (end, lines) = job.end();
+            assert_eq!(end.code, Some(76), "{}", end.errors);
+            assert!(
+                end.errors
+                    .starts_with("Redis grants no lock, and the job has not run: ")
+                    && end.errors.contains(error),
+                "{}",
+                end.errors
+            );
+            assert_eq!(lines, [""; 0]);
+        }
+    };
+    assert_refused("lock.restart-delay", "600000", "restart delay");
+    assert_refused("requirepass", "secret", "authenticated");
+}
+
+#[test]
+fn a_run_that_is_done_is_done_though_the_lock_cannot_be_released() {
+    let server = Server::start();
+    let mut client = server.client();
+    assert_eq!(call!(client, "ACL", "SETUSER", "default", "-lock.release"), okay());
+    assert_done(&start(&server, TTL, 1).finish(), 1);
+    assert!(is_done(&mut client));
+    call!(client, "DEL", JOB);
+    assert_eq!(start(&server, TTL, 1).finish(), ["skipped: it is done"]);
+}
+
+#[test]
+fn a_name_with_a_hash_tag_keeps_it() {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut command = python(&server, "nightly.py");
+    command.args(["{x}:job", RUN, &TTL.to_string(), "1"]);
+    assert_done(&Program::start(command).finish(), 1);
+    assert_eq!(call!(client, "EXISTS", format!("{{x}}:job:{RUN}")), int(1));
+}
+
+#[test]
 fn without_redis_it_stops_or_runs_alone_as_it_was_told() {
     let mut server = Server::start();
     server.kill();

@@ -28,6 +28,11 @@ fn the_context_manager_releases_and_tells_of_a_loss_whatever_ends_its_body() {
 }
 
 #[test]
+fn the_context_manager_is_left_in_time_though_the_server_is_silent() {
+    run(&Server::start(), "test_lock.py", "SilentServerTest");
+}
+
+#[test]
 fn the_context_manager_hides_nothing_when_the_server_ends() {
     let mut server = Server::start();
     run(&server, "test_lock.py", "EndOfTheServerTest");
@@ -37,6 +42,11 @@ fn the_context_manager_hides_nothing_when_the_server_ends() {
 #[test]
 fn the_async_one_cancels_a_body_that_has_lost_the_lock_and_lets_other_cancellations_go_on() {
     run(&Server::start(), "test_lock_asyncio.py", "LockTest");
+}
+
+#[test]
+fn the_async_one_waits_for_no_answer_for_ever() {
+    run(&Server::start(), "test_lock_asyncio.py", "SilentServerTest");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 """Leader election: of several candidates one leads, and another as soon as that one does not.
 
-    leader.py GROUP NAME TTL
+    python3 leader.py GROUP NAME TTL  # with lock_asyncio.py beside it, and what that needs
 
 GROUP is the lock's name, NAME the candidate's (the pod's, say), and TTL is in milliseconds: how long after a leader's
 death the next one leads. The server is at 127.0.0.1, port $REDIS_PORT (6379). It prints
@@ -45,7 +45,9 @@ async def lead(r: redis.asyncio.Redis, lock: Lock, name: str) -> None:
     print(f"{name} leads, fence {fence}", flush=True)
     try:
         while True:
-            if not await r.eval(WORK, 1, f"work:{lock.name}", fence, name):
+            async with asyncio.timeout(lock.ttl / 1000):  # else a silent connection keeps the lead with it
+                done = await r.eval(WORK, 1, f"work:{lock.name}", fence, name)
+            if not done:
                 print(f"{name} was refused", flush=True)
                 raise LockLost(lock.name)
             await asyncio.sleep(0.1)
@@ -64,8 +66,8 @@ async def stand(r: redis.asyncio.Redis, group: str, name: str, ttl: int) -> None
                 await lead(r, lock, name)
         except LockLost:
             pass
-        except redis.RedisError as error:  # a failover, say: READONLY, UNBLOCKED, NOREPLICAS, RECOVERING
-            print(f"{name}: {error}", file=sys.stderr, flush=True)
+        except (redis.RedisError, TimeoutError) as error:  # a failover, say: UNBLOCKED, READONLY, NOREPLICAS
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             await asyncio.sleep(1)
 
 

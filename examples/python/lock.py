@@ -1,4 +1,4 @@
-"""A lock for redis-py (8.1): a context manager that extends the lock as long as its body runs.
+"""A lock for redis-py (`pip install redis==8.1.0`): a context manager that extends the lock as long as its body runs.
 
     r = redis.Redis(socket_timeout=35)  # in seconds, and more than the wait: redis-py must not give up first
     with Lock(r, "invoice:7", ttl=30_000, wait=30_000) as lock:  # in milliseconds
@@ -7,7 +7,7 @@
 To use it, import this module, or copy the class with its exceptions. As a program it writes a report in steps, under
 the lock:
 
-    lock.py NAME TTL WAIT STEPS
+    python3 lock.py NAME TTL WAIT STEPS
 
 TTL and WAIT are in milliseconds, and a WAIT of 0 is none. The server is at 127.0.0.1, port $REDIS_PORT (6379). It
 prints `acquired`, each step with its fence and `released`, and exits with 0; with 75 where another holds the lock, and
@@ -41,18 +41,24 @@ class Lock:
     milliseconds. A wait of None is none, and 0 is for ever. Entering raises LockNotAcquired if another still holds it
     then. Leaving releases it, and raises LockLost if it was lost before; an exception of the body's own goes first.
 
+    What follows the wait goes over connections of its own, of the kind that `r` makes: the patience that `r` needs for
+    a wait would else hold up the beats, and the end, for as long on a connection that is silent.
+
     With `session` the lock ends together with the connection, at once where a process dies. `r` must then be a
-    redis.Redis(single_connection_client=True).
+    redis.Redis(single_connection_client=True). All goes over this connection, with the patience of `r`.
     """
 
     def __init__(self, r: redis.Redis, name: str, ttl: int = 30_000, wait: int | None = None, session: bool = False):
         self.name, self.ttl = name, ttl
         self.token = str(uuid.uuid4())
+        if session and not r.connection:
+            raise ValueError("a session needs a redis.Redis(single_connection_client=True)")
         self._redis = self._patient = r
-        if not session:  # no silent connection may hold a beat or the release up for longer than the lock can wait
-            pool, brief = r.connection_pool, {"socket_timeout": ttl / 6000, "retry": Retry(NoBackoff(), 1)}
-            brief = redis.ConnectionPool(pool.connection_class, **{**pool.connection_kwargs, **brief})
-            self._redis = redis.Redis(connection_pool=brief)
+        if not session:
+            patience = min(ttl / 6000, 5)  # two tries fit between two beats
+            brief = {"socket_timeout": patience, "socket_connect_timeout": patience, "retry": Retry(NoBackoff(), 1)}
+            options = r.get_connection_kwargs() | brief
+            self._redis = redis.Redis.from_pool(redis.ConnectionPool(r.connection_pool.connection_class, **options))
         self._options = ([] if wait is None else ["BLOCK", wait]) + (["SESSION"] if session else [])
         self._until = 0.0
         self._lost = False
@@ -78,27 +84,27 @@ class Lock:
         return fence
 
     def __enter__(self) -> "Lock":
-        # After a lost connection redis-py sends the command again. The same token gets the same lock, or place.
-        acquire = "LOCK.ACQUIRE", self.name, self.token, self.ttl, *self._options
-        if self._patient.execute_command(*acquire) is None:
-            raise LockNotAcquired(self.name)
         try:
-            self._extend()  # after a wait nobody knows when the ttl began
-            self.check()
-            self._heart.start()
+            # After a lost connection redis-py sends the command again. The same token gets the same lock, or place.
+            acquire = "LOCK.ACQUIRE", self.name, self.token, self.ttl, *self._options
+            granted = self._patient.execute_command(*acquire) is not None
+            if granted:
+                self._extend()  # after a wait nobody knows when the ttl began
+                self.check()
+                self._heart.start()
         except BaseException:
-            self._release(quietly=True)
+            self._release(quietly=True)  # who heard no answer may have been granted it
             raise
+        if not granted:
+            raise LockNotAcquired(self.name)
         return self
 
     def __exit__(self, kind, error, traceback) -> None:
-        self._done.set()
         try:
+            self._done.set()
             self._heart.join()  # else it would extend what is released, which counts as a miss
-        finally:  # also after a signal
+        finally:  # also if a signal ends the join
             released = self._release(quietly=error is not None)
-            if self._redis is not self._patient:
-                self._redis.connection_pool.disconnect()
         if error is None and not released:
             raise LockLost(self.name)
 
@@ -124,10 +130,13 @@ class Lock:
     def _release(self, quietly: bool) -> bool:
         try:
             return bool(self._call("LOCK.RELEASE"))
-        except redis.RedisError:
+        except Exception:
             if quietly:
                 return False  # the ttl ends the lock, and what went wrong first is what must be heard
             raise
+        finally:
+            if self._redis is not self._patient:
+                self._redis.close()
 
 
 # The part of a database, here in Lua: UPDATE … WHERE fence < :fence
@@ -153,7 +162,8 @@ def main() -> int:
     name, (ttl, wait, steps) = sys.argv[1], map(int, sys.argv[2:])
     # Kubernetes and systemd end a process by SIGTERM. As an exception it leaves the `with`, and so releases the lock.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    r = redis.Redis("127.0.0.1", int(os.environ.get("REDIS_PORT", 6379)), socket_timeout=wait / 1000 + 5)
+    port, retry = int(os.environ.get("REDIS_PORT", 6379)), Retry(NoBackoff(), 1)
+    r = redis.Redis("127.0.0.1", port, socket_timeout=wait / 1000 + 5, retry=retry)  # ten repeats are a minute
     try:
         with Lock(r, name, ttl, wait or None) as lock:
             print(f"acquired, fence {lock.fence()}", flush=True)

@@ -1,5 +1,5 @@
-"""A lock for redis.asyncio (redis-py 8.1, Python 3.11): an async context manager that extends the lock as long as its
-body runs, and cancels the body when the lock is lost.
+"""A lock for redis.asyncio (`pip install redis==8.1.0`, Python 3.11): an async context manager that extends the lock as
+long as its body runs, and cancels the body when the lock is lost.
 
     r = redis.asyncio.Redis(socket_timeout=None)  # what needs a bound gets it from asyncio.timeout
     async with Lock(r, "invoice:7", ttl=30_000, wait=30_000) as lock:  # in milliseconds
@@ -11,7 +11,7 @@ swallow a cancellation (3.12 does not): a body whose lock is lost would go on.
 To use it, import this module, or copy the class with its exceptions. As a program it writes a report in steps, under
 the lock:
 
-    lock_asyncio.py NAME TTL WAIT STEPS
+    python3 lock_asyncio.py NAME TTL WAIT STEPS
 
 TTL and WAIT are in milliseconds, and a WAIT of 0 is none. The server is at 127.0.0.1, port $REDIS_PORT (6379). It
 prints `acquired`, each step with its fence and `released`, and exits with 0; with 75 where another holds the lock, and
@@ -53,6 +53,7 @@ class Lock:
         self.token = str(uuid.uuid4())
         self._redis = r
         self._options = [] if wait is None else ["BLOCK", wait]
+        self._patience = None if wait == 0 else (wait or 0) / 1000 + 5
         self._until = 0.0
         self._lost = False
         self._cancelled = self._left = False
@@ -69,22 +70,29 @@ class Lock:
 
     async def fence(self) -> int:
         """A number greater than all before it, for the storage to compare; ask right before each write."""
-        fence = await self._call("LOCK.FENCE")
+        fence = None
+        with suppress(TimeoutError):  # a connection may be silent while that of the heartbeat is not
+            async with asyncio.timeout(self._until - time.monotonic()):
+                fence = await self._call("LOCK.FENCE")
         if fence is None:
             self._lost = True
             raise LockLost(self.name)
         return fence
 
     async def __aenter__(self) -> "Lock":
-        # After a lost connection redis-py sends the command again. The same token gets the same lock, or place.
-        if await self._call("LOCK.ACQUIRE", self.ttl, *self._options) is None:
-            raise LockNotAcquired(self.name)
         try:
-            await self._extend()  # after a wait nobody knows when the ttl began
-            self.check()
+            async with asyncio.timeout(self._patience):
+                # After a lost connection redis-py sends the command again. The same token gets the same lock, or place.
+                granted = await self._call("LOCK.ACQUIRE", self.ttl, *self._options) is not None
+            if granted:
+                async with asyncio.timeout(self.ttl / 1000):
+                    await self._extend()  # after a wait nobody knows when the ttl began
+                self.check()
         except BaseException:
-            await self._release(quietly=True)
+            await self._release(quietly=True)  # who heard no answer may have been granted it
             raise
+        if not granted:
+            raise LockNotAcquired(self.name)
         self._body = asyncio.current_task()
         self._cancelling = self._body.cancelling()
         self._heart = asyncio.create_task(self._heartbeat())
@@ -132,9 +140,9 @@ class Lock:
 
     async def _release(self, quietly: bool) -> bool:
         try:
-            async with asyncio.timeout(self.ttl / 1000):  # after that nothing is left to release
+            async with asyncio.timeout(min(self.ttl / 1000, 5)):  # the ttl ends the lock in any case
                 return bool(await self._call("LOCK.RELEASE"))
-        except (redis.RedisError, TimeoutError):
+        except Exception:
             if quietly:
                 return False  # the ttl ends the lock, and what went wrong first is what must be heard
             raise
@@ -154,7 +162,9 @@ async def write_report(r: redis.asyncio.Redis, lock: Lock, steps: int) -> None:
         await asyncio.sleep(0.1)  # the work
         lock.check()
         fence = await lock.fence()
-        if not await r.eval(WRITE, 1, f"report:{lock.name}", fence, step):
+        async with asyncio.timeout(lock.ttl / 1000):  # else a silent connection keeps the lock with it
+            written = await r.eval(WRITE, 1, f"report:{lock.name}", fence, step)
+        if not written:
             raise LockLost(lock.name)  # refused: a later holder has written
         print(f"step {step}, fence {fence}", flush=True)
 

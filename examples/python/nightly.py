@@ -1,6 +1,6 @@
 """The nightly batch that every pod starts, and one must run: once, also where the pods' clocks differ.
 
-    nightly.py [--session] [--unreachable {stop,run}] NAME RUN TTL STEPS
+    python3 nightly.py [--session] [--unreachable {stop,run}] NAME RUN TTL STEPS  # with lock.py beside it
 
 NAME is the job's, and its lock's. RUN is what is to be done once: the date of the schedule, say (`$(date -u +%F)`, but
 where pods may start on either side of midnight). The job has STEPS steps of 100 ms; replace `settle` by yours. TTL is
@@ -10,8 +10,10 @@ in milliseconds. The server is at 127.0.0.1, port $REDIS_PORT (6379). It prints 
     skipped: another is at it 0, as a skip is what the others are there for: a Kubernetes Job of one has not failed.
                               It is counted: see `LOCK.INFO NAME`, and the event lock.refuse.
     skipped: it is done       0: the lock was free again, as this pod came when another had finished
-    the lock was lost         1: the run does not count as done, and may be started again
+    the lock was lost         1, as for any other error: the run does not count as done, and may be started again
     Redis cannot be reached   69, and the job has not run. With --unreachable=run it runs, and prints `done alone`.
+    Redis grants no lock      76, and the job has not run: Redis is there, but replies an error. A wrong password, say,
+                              LOADING, or RECOVERING: then it may be started again soon.
 
 --unreachable says what to do without Redis. A settlement stops. A clean-up, which may run twice, runs: without lock or
 fence, and maybe on each pod. (A lock that is lost while the job runs ends it either way.)
@@ -29,6 +31,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from lock import Lock, LockLost, LockNotAcquired
 
@@ -47,6 +51,10 @@ class Unreachable(Exception):
     """Redis cannot be reached, and the job has not run."""
 
 
+class Refused(Exception):
+    """Redis grants no lock, and the job has not run."""
+
+
 def run_once(
     job: Callable[[Lock | None], None],
     name: str,
@@ -63,25 +71,38 @@ def run_once(
     good as Redis' memory. Where a second run costs money, put it into the job's own database instead, in the
     transaction that does the work: INSERT INTO runs (job, run) …, with a primary key of both.
     """
-    record = f"{{{name}}}:{run}"  # the braces keep both keys on one node of a cluster
-    with ExitStack() as stack:
-        try:
-            r = stack.enter_context(redis.Redis(single_connection_client=session, **server))
-            lock = stack.enter_context(Lock(r, name, ttl, session=session))
-        except LockNotAcquired:
-            return "skipped: another is at it"
-        except (redis.ConnectionError, redis.TimeoutError) as error:
-            if unreachable == "stop":
-                raise Unreachable(error) from error
-            print(f"running without lock and fence: {error}", file=sys.stderr, flush=True)
-            job(None)
-            return "done alone"
-        if r.exists(record):
-            return "skipped: it is done"
-        job(lock)
-        if not r.eval(DONE, 2, name, record, lock.token, KEEP):
-            raise LockLost(name)
-    return "done"
+    # The braces keep both keys on one node of a cluster.
+    record = f"{name}:{run}" if "{" in name else f"{{{name}}}:{run}"
+    # By default redis-py repeats ten times, which takes a minute where Redis is silent.
+    patience = {"socket_timeout": min(ttl / 1000, 5), "retry": Retry(NoBackoff(), 1)}
+    outcome = ""
+    try:
+        with ExitStack() as stack:
+            try:
+                r = stack.enter_context(redis.Redis(single_connection_client=session, **patience, **server))
+                lock = stack.enter_context(Lock(r, name, ttl, session=session))
+            except LockNotAcquired:
+                return "skipped: another is at it"
+            except redis.RedisError as error:
+                # Not their subclasses: those are replies, of a server that may have granted the lock to another.
+                if type(error) not in (redis.ConnectionError, redis.TimeoutError):
+                    raise Refused(error) from error
+                if unreachable == "stop":
+                    raise Unreachable(error) from error
+                print(f"running without lock and fence: {error}", file=sys.stderr, flush=True)
+                job(None)
+                return "done alone"
+            if r.exists(record):
+                outcome = "skipped: it is done"
+            else:
+                job(lock)
+                if not r.eval(DONE, 2, name, record, lock.token, KEEP):
+                    raise LockLost(name)
+                outcome = "done"
+    except (LockLost, redis.RedisError):
+        if not outcome:  # else only the release has failed, or was repeated, as its reply was lost
+            raise
+    return outcome
 
 
 def settle(lock: Lock | None, steps: int) -> None:
@@ -125,6 +146,9 @@ def main() -> int:
     except Unreachable as error:
         print(f"Redis cannot be reached, and the job has not run: {error}", file=sys.stderr)
         return os.EX_UNAVAILABLE
+    except Refused as error:
+        print(f"Redis grants no lock, and the job has not run: {error}", file=sys.stderr)
+        return os.EX_PROTOCOL
     return 0
 
 

@@ -1,6 +1,7 @@
 """What examples/python/lock.py promises to who imports it, against the server whose port is in $REDIS_PORT."""
 
 import os
+import signal
 import threading
 import time
 import unittest
@@ -16,6 +17,17 @@ TTL = 600_000
 
 port = int(os.environ["REDIS_PORT"])
 r = redis.Redis(port=port)
+
+
+server = r.info("server")["process_id"]
+
+
+def stop_server():
+    os.kill(server, signal.SIGSTOP)
+
+
+def resume_server():
+    os.kill(server, signal.SIGCONT)
 
 
 def heartbeats():
@@ -104,6 +116,42 @@ class LockTest(unittest.TestCase):
             with lock:
                 self.fail("it is used twice")
 
+    def test_a_signal_that_comes_while_it_is_left_does_not_keep_it_from_being_released(self):
+        beating, told = threading.Event(), threading.Event()
+
+        class Slow(Lock):
+            """One whose beats take until it is told."""
+
+            def _heartbeat(self):
+                beating.set()
+                told.wait()
+
+        def terminate(*_):
+            raise SystemExit
+
+        self.addCleanup(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, terminate))
+        with self.assertRaises(SystemExit):
+            with Slow(r, "name", TTL):
+                beating.wait()
+                threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGTERM]).start()
+        told.set()
+        self.assertFalse(r.exists("name"))
+        for thread in heartbeats():
+            thread.join()
+
+    def test_one_whose_grant_was_not_heard_of_is_released(self):
+        client = redis.Redis(port=port, socket_timeout=0.5, retry=Retry(NoBackoff(), 0))
+        client.ping()
+        stop_server()
+        threading.Timer(1.5, resume_server).start()
+        with self.assertRaises(redis.TimeoutError):
+            with Lock(client, "name", TTL):
+                self.fail("nobody has answered")
+
+    def test_a_session_needs_a_connection_of_its_own(self):
+        with self.assertRaises(ValueError):
+            Lock(r, "name", TTL, session=True)
+
     def test_a_session_ends_with_its_connection(self):
         client = redis.Redis(port=port, single_connection_client=True)
         with self.assertRaises(LockLost):
@@ -113,6 +161,31 @@ class LockTest(unittest.TestCase):
                 while r.exists("name"):
                     time.sleep(0.01)
                 lock.fence()
+
+
+class SilentServerTest(unittest.TestCase):
+    """The server says nothing from the body on. The client has patience for a wait of half a minute."""
+
+    def test_the_loss_is_noticed_and_it_is_left_in_time(self):
+        self.assert_left_in_time(self.work)
+
+    def test_a_fence_and_an_end_that_nobody_answers_are_no_longer_awaited(self):
+        self.assert_left_in_time(Lock.fence)
+
+    def work(self, lock):
+        while True:
+            lock.check()
+            time.sleep(0.01)
+
+    def assert_left_in_time(self, body):
+        with self.assertRaises((LockLost, redis.TimeoutError)):
+            with Lock(redis.Redis(port=port, socket_timeout=35), "name", 2000) as lock:
+                self.addCleanup(resume_server)
+                stop_server()
+                began = time.monotonic()
+                body(lock)
+        self.assertLess(time.monotonic() - began, 20)
+        self.assertEqual(heartbeats(), [])
 
 
 class EndOfTheServerTest(unittest.TestCase):

@@ -2,14 +2,18 @@
 
 import asyncio
 import os
+import signal
 import time
 import unittest
+from contextlib import suppress
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from lock_asyncio import Lock, LockLost, LockNotAcquired
+
+port = int(os.environ["REDIS_PORT"])
 
 # Longer than any test.
 TTL = 600_000
@@ -20,8 +24,16 @@ SHORT = 1500
 
 class Case(unittest.IsolatedAsyncioTestCase):
     async def asyncSetUp(self):
-        options = {"port": int(os.environ["REDIS_PORT"]), "socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
+        options = {"port": port, "socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
         self.r = await self.enterAsyncContext(redis.asyncio.Redis(**options))
+
+    async def stop_server(self, resume_after=None):
+        server = (await self.r.info("server"))["process_id"]
+        os.kill(server, signal.SIGSTOP)
+        if resume_after is None:
+            self.addCleanup(os.kill, server, signal.SIGCONT)
+        else:
+            asyncio.get_running_loop().call_later(resume_after, os.kill, server, signal.SIGCONT)
 
     async def assert_waiters(self, count):
         while (await self.r.execute_command("LOCK.INFO", "name"))[b"waiters"] != count:
@@ -75,8 +87,53 @@ class LockTest(Case):
             task.cancel()
             await asyncio.wait([task], timeout=10)
             self.assertTrue(task.cancelled(), pause)
-            # One that was cancelled before it had heard of its grant has not given it back.
+            # Which of the two the server hears first, if it comes to that, is left to chance.
             await self.r.delete("name")
+
+    async def test_one_that_is_cancelled_before_it_has_heard_of_its_grant_is_released(self):
+        await self.stop_server(resume_after=1.5)
+        with self.assertRaises(TimeoutError):
+            async with asyncio.timeout(0.5), Lock(self.r, "name", TTL):
+                self.fail("nobody has answered")
+
+    async def test_one_that_is_cancelled_while_it_is_left_is_released(self):
+        async def body():
+            async with Lock(self.r, "name", TTL):
+                asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+
+        with self.assertRaises(asyncio.CancelledError):
+            await asyncio.create_task(body())
+        self.assertFalse(await self.r.exists("name"))
+
+    async def test_it_is_left_though_the_heartbeat_does_not_see_that_it_is_cancelled(self):
+        beating = asyncio.Event()
+
+        class Deaf(Lock):
+            """As asyncio.wait_for may be in Python 3.11."""
+
+            async def _extend(self):
+                await super()._extend()
+                if hasattr(self, "_heart"):
+                    beating.set()
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.sleep(0.3)
+
+        async def body():
+            async with Deaf(self.r, "name", SHORT):
+                await beating.wait()
+
+        await asyncio.wait_for(body(), 10)
+
+    async def test_a_body_is_cancelled_whatever_keeps_the_heartbeat_from_extending(self):
+        class Failing(Lock):
+            async def _extend(self):
+                if hasattr(self, "_heart"):
+                    raise ValueError  # of a credential provider, say
+                await super()._extend()
+
+        with self.assertRaises(LockLost):
+            async with asyncio.timeout(20), Failing(self.r, "name", SHORT):
+                await asyncio.sleep(60)
 
     async def test_a_body_whose_lock_is_lost_is_cancelled_and_the_loss_raised(self):
         with self.assertRaises(LockLost) as raised:
@@ -152,6 +209,23 @@ class LockTest(Case):
         async with Lock(self.r, "name", 2400) as lock:
             await asyncio.sleep(4.8)
             lock.check()
+
+
+class SilentServerTest(Case):
+    async def test_one_that_does_not_want_to_wait_does_not_wait_for_an_answer_for_ever(self):
+        await self.stop_server()
+        with self.assertRaises(TimeoutError):
+            async with asyncio.timeout(20) as test, Lock(self.r, "name", TTL):
+                self.fail("nobody has answered")
+        self.assertFalse(test.expired())
+
+    async def test_a_fence_that_nobody_answers_is_a_loss(self):
+        async with asyncio.timeout(20) as test:
+            with self.assertRaises(LockLost):
+                async with Lock(self.r, "name", SHORT) as lock:
+                    await self.stop_server()
+                    await lock.fence()
+        self.assertFalse(test.expired())
 
 
 class EndOfTheServerTest(Case):
