@@ -9,7 +9,8 @@
 //! })?;
 //! ```
 //!
-//! To use it, copy what stands above `main`. As a program, it writes a report in steps, under the lock:
+//! To use it, copy what stands above `main`; the crates are redis (1) and uuid (1, feature `v4`). It is for one server,
+//! not for a cluster. As a program, it writes a report in steps, under the lock:
 //!
 //! ```sh
 //! cargo run --example lock -- NAME TTL WAIT STEPS
@@ -89,34 +90,28 @@ pub(crate) struct Lock {
 
 impl Lock {
     fn acquire(client: &Client, name: &str, ttl: Duration, wait: Duration) -> Result<Self, LockError> {
-        // Else it would give up before the server does.
-        let mut server = Server::new(client, wait + Duration::from_secs(5));
-        let token = Uuid::new_v4().to_string();
-        let mut acquire = redis::cmd("LOCK.ACQUIRE");
-        acquire.arg(name).arg(&token).arg(milliseconds(ttl));
+        let mut lock = Self {
+            server: Server::new(client, ttl / 2),
+            name: name.to_owned(),
+            token: Uuid::new_v4().to_string(),
+            until: Arc::new(Mutex::new(Instant::now())),
+            heartbeat: None,
+            is_released: true, // as nothing is held yet
+        };
+        let mut acquire = lock.command("LOCK.ACQUIRE");
+        acquire.arg(milliseconds(ttl));
         if !wait.is_zero() {
             acquire.arg("BLOCK").arg(milliseconds(wait));
         }
-        match server.ask::<Option<(String, i64)>>(&acquire) {
-            Ok(Some(_)) => {}
-            Ok(None) => return Err(LockError::NotAcquired),
-            Err(error) => {
-                // It may have been granted, and the reply lost.
-                if server.connection.take().is_some() {
-                    let release = redis::cmd("LOCK.RELEASE").arg(name).arg(&token).to_owned();
-                    let _: RedisResult<bool> = server.ask(&release);
-                }
-                return Err(error.into());
-            }
+        // With less patience it would give up before the server does.
+        let mut waiting = Server::new(client, wait + Duration::from_secs(5));
+        let granted = waiting.ask::<Option<(String, i64)>>(&acquire);
+        drop(waiting);
+        // After an error it may have been granted all the same, and the reply lost.
+        lock.is_released = matches!(granted, Ok(None));
+        if granted?.is_none() {
+            return Err(LockError::NotAcquired);
         }
-        let mut lock = Self {
-            server,
-            name: name.to_owned(),
-            token,
-            until: Arc::new(Mutex::new(Instant::now())),
-            heartbeat: None,
-            is_released: false,
-        };
         let extend = lock.command("LOCK.EXTEND").arg(milliseconds(ttl)).to_owned();
         // After a wait nobody knows when the ttl began.
         beat(&mut lock.server, &extend, ttl, &lock.until)?;
@@ -151,8 +146,9 @@ impl Lock {
 
     /// A number greater than all before it, for the storage to compare. Right before each write.
     pub(crate) fn fence(&mut self) -> Result<i64, LockError> {
-        let fence: Option<i64> = self.server.ask(&self.command("LOCK.FENCE"))?;
-        fence.ok_or(LockError::Lost)
+        let fence = self.server.ask::<Option<i64>>(&self.command("LOCK.FENCE"));
+        self.check()?; // a silent server may have taken all the time
+        fence?.ok_or(LockError::Lost)
     }
 
     fn release(mut self) -> Result<(), LockError> {
@@ -224,7 +220,8 @@ impl Server {
     fn ask<T: FromRedisValue>(&mut self, command: &Cmd) -> RedisResult<T> {
         if let Some(connection) = &mut self.connection {
             match command.query(connection) {
-                Err(error) if error.is_connection_dropped() => {}
+                // It may be just this connection that has gone silent.
+                Err(error) if error.is_connection_dropped() || error.is_timeout() => {}
                 answer => return answer,
             }
         }

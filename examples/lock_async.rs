@@ -13,7 +13,9 @@
 //! Its future can be dropped, by a timeout or a `select!`: while it waits it leaves the queue, as its connection ends,
 //! and while it works the lock is released by a task of the runtime. What it must not do is block its thread.
 //!
-//! To use it, copy what stands above `main`. As a program, it writes a report in steps, under the lock:
+//! To use it, copy what stands above `main`; the crates are redis (1, feature `tokio-comp`), tokio (1, features `macros`,
+//! `rt-multi-thread` and `time`) and uuid (1, feature `v4`). It is for one server, not for a cluster. As a program, it
+//! writes a report in steps, under the lock:
 //!
 //! ```sh
 //! cargo run --example lock_async -- NAME TTL WAIT STEPS
@@ -96,34 +98,32 @@ pub(crate) struct Lock {
 
 impl Lock {
     async fn acquire(client: &Client, name: &str, ttl: Duration, wait: Duration) -> Result<Self, LockError> {
-        // Else it would give up before the server does.
-        let mut server = Server::new(client, wait + Duration::from_secs(5));
-        let token = Uuid::new_v4().to_string();
-        let mut acquire = redis::cmd("LOCK.ACQUIRE");
-        acquire.arg(name).arg(&token).arg(milliseconds(ttl));
+        let mut lock = Self {
+            server: Server::new(client, ttl / 2),
+            name: name.to_owned(),
+            token: Uuid::new_v4().to_string(),
+            until: Arc::new(Mutex::new(Instant::now())),
+            heartbeat: JoinSet::new(),
+            is_released: true, // as nothing is held yet
+        };
+        let mut acquire = lock.command("LOCK.ACQUIRE");
+        acquire.arg(milliseconds(ttl));
         if !wait.is_zero() {
             acquire.arg("BLOCK").arg(milliseconds(wait));
         }
-        match server.ask::<Option<(String, i64)>>(&acquire).await {
-            Ok(Some(_)) => {}
+        // With less patience it would give up before the server does.
+        let mut waiting = Server::new(client, wait + Duration::from_secs(5));
+        let granted = waiting.ask::<Option<(String, i64)>>(&acquire).await;
+        drop(waiting);
+        match granted {
+            Ok(Some(_)) => lock.is_released = false,
             Ok(None) => return Err(LockError::NotAcquired),
             Err(error) => {
-                // It may have been granted, and the reply lost.
-                if server.connection.take().is_some() {
-                    let release = redis::cmd("LOCK.RELEASE").arg(name).arg(&token).to_owned();
-                    let _: RedisResult<bool> = server.ask(&release).await;
-                }
+                // It may have been granted all the same, and the reply lost.
+                let _ = lock.release().await;
                 return Err(error.into());
             }
         }
-        let mut lock = Self {
-            server,
-            name: name.to_owned(),
-            token,
-            until: Arc::new(Mutex::new(Instant::now())),
-            heartbeat: JoinSet::new(),
-            is_released: false,
-        };
         let extend = lock.command("LOCK.EXTEND").arg(milliseconds(ttl)).to_owned();
         // After a wait nobody knows when the ttl began.
         beat(&mut lock.server, &extend, ttl, &lock.until).await?;
@@ -160,8 +160,9 @@ impl Lock {
 
     /// A number greater than all before it, for the storage to compare. Right before each write.
     pub(crate) async fn fence(&mut self) -> Result<i64, LockError> {
-        let fence: Option<i64> = self.server.ask(&self.command("LOCK.FENCE")).await?;
-        fence.ok_or(LockError::Lost)
+        let fence = self.server.ask::<Option<i64>>(&self.command("LOCK.FENCE")).await;
+        self.check()?; // a silent server may have taken all the time
+        fence?.ok_or(LockError::Lost)
     }
 
     async fn release(mut self) -> Result<(), LockError> {
@@ -239,7 +240,8 @@ impl Server {
     async fn ask<T: FromRedisValue>(&mut self, command: &Cmd) -> RedisResult<T> {
         if let Some(connection) = &mut self.connection {
             match command.query_async(connection).await {
-                Err(error) if error.is_connection_dropped() => {}
+                // It may be just this connection that has gone silent.
+                Err(error) if error.is_connection_dropped() || error.is_timeout() => {}
                 answer => return answer,
             }
         }

@@ -11,6 +11,7 @@ mod program;
 mod support;
 
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -81,7 +82,7 @@ const EXAMPLES: [Example; 9] = [
     },
     Example {
         name: "Go",
-        source: "examples/go/lock.go",
+        source: "examples/go/main.go",
         heartbeat: true,
         command: |source| built("target/clients/go/lock", source),
     },
@@ -129,21 +130,25 @@ fn python(source: &str) -> Command {
     command
 }
 
-/// A program that `scripts/get-clients` has built, after the last change of its source.
+/// A program that `scripts/get-clients` has built, after the last change of its sources.
 fn built(program: &str, source: &str) -> Command {
-    let age = |file: &str| {
-        let file = root().join(file);
+    let age = |file: &Path| {
         let metadata = file.metadata();
         metadata
             .unwrap_or_else(|error| panic!("{}: {error}", file.display()))
             .modified()
             .unwrap()
     };
-    assert!(
-        age(program) > age(source),
-        "{program} is out of date: scripts/get-clients"
-    );
-    Command::new(root().join(program))
+    let program = root().join(program);
+    let built = age(&program);
+    for file in fs::read_dir(root().join(source).parent().unwrap()).unwrap() {
+        assert!(
+            built > age(&file.unwrap().path()),
+            "{} is out of date: scripts/get-clients",
+            program.display()
+        );
+    }
+    Command::new(program)
 }
 
 fn rust_examples() -> &'static Path {
@@ -851,6 +856,131 @@ fn work_that_fails_releases_the_lock_and_says_why() {
         assert_eq!(call!(client, "KEYS", "*"), array([bulk(REPORT)]));
         assert_eq!(number(&mut client, "lock_released"), 1);
     });
+}
+
+/// The kernel takes the connection, and nobody reads from it.
+#[test]
+fn a_server_that_is_silent_from_the_start_is_an_error() {
+    each(EXAMPLES, |example| {
+        let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = silent.local_addr().unwrap().port();
+        example.start(port, LOCK, 2000, 0, 3).assert_fails();
+    });
+}
+
+/// As behind a firewall that has forgotten it: others are opened and work.
+#[track_caller]
+fn assert_works_on_though_a_connection_goes_silent(command: &'static str) {
+    each(EXAMPLES, |example| {
+        let server = Server::start();
+        let mut client = server.client();
+        let gate = Gate::before(&server);
+        let mut writer = example.start(gate.port(), LOCK, 4000, 0, ENDLESS);
+        writer.acquired();
+        writer.next_step();
+        gate.silence(command);
+        gate.await_held();
+        writer.extends_and_works_on(&mut client);
+        writer.extends_and_works_on(&mut client);
+        assert_eq!(number(&mut client, "lock_acquired"), 1);
+    });
+}
+
+#[test]
+fn one_connection_that_goes_silent_on_a_beat_does_not_end_the_work() {
+    assert_works_on_though_a_connection_goes_silent("LOCK.EXTEND");
+}
+
+#[test]
+fn one_connection_that_goes_silent_on_a_fence_does_not_end_the_work() {
+    assert_works_on_though_a_connection_goes_silent("LOCK.FENCE");
+}
+
+/// Timers of some languages take no more than 31 bits, and their numbers no more than 53.
+#[test]
+fn a_very_large_ttl_holds_or_is_an_error() {
+    for ttl in [1 << 31, 1 << 53, (1 << 63) - 1] {
+        each(EXAMPLES, |example| {
+            let server = Server::start();
+            let mut client = server.client();
+            let end = example.run(&server, ttl, 0, 2).end();
+            if end.code == Some(0) {
+                assert_eq!(end.errors, "");
+                assert_eq!(end.last_lines.last().unwrap(), "released");
+            } else {
+                assert!(!matches!(end.code, Some(75) | None), "{:?}", end.code);
+                assert!(
+                    !["", "the lock was lost\n"].contains(&end.errors.as_str()),
+                    "{:?}",
+                    end.errors
+                );
+            }
+            assert_eq!(call!(client, "GET", LOCK), nil());
+        });
+    }
+}
+
+#[test]
+fn a_ttl_of_nothing_is_the_error_of_the_server() {
+    each(EXAMPLES, |example| {
+        let server = Server::start();
+        let (error, _) = example.run(&server, 0, 0, 3).assert_fails();
+        assert!(error.contains("invalid expire time"), "{error}");
+    });
+}
+
+#[test]
+fn told_to_end_while_it_waits_it_ends_and_leaves_the_queue() {
+    each(EXAMPLES, |example| {
+        let server = Server::start();
+        let mut client = server.client();
+        take(&mut client, LOCK, "another");
+        let writer = example.run(&server, LONG, LONG, 3);
+        eventually("it waits", || client.lock_info(LOCK).waiters == 1);
+        writer.program.terminate();
+        let end = writer.end();
+        assert!(!matches!(end.code, Some(0 | 75)), "{:?}", end.code);
+        assert_eq!(end.last_lines, [""; 0]);
+        eventually("it has left", || client.lock_info(LOCK).waiters == 0);
+        assert_held_by_another(&mut client);
+    });
+}
+
+/// Neither runs `finally`.
+#[test]
+fn work_in_php_that_exits_or_has_a_fatal_error_releases_the_lock() {
+    let source = fs::read_to_string(root().join("examples/php/lock.php")).unwrap();
+    let (classes, _) = source.split_once("// The part of a database").unwrap();
+    let classes = classes.trim_start_matches("#!/usr/bin/env php\n");
+    for (end, code) in [
+        ("exit(3);", 3),
+        ("ini_set('memory_limit', '4M'); str_repeat('x', 1 << 30);", 255),
+    ] {
+        let server = Server::start();
+        let mut client = server.client();
+        let program = format!(
+            "{classes}
+            $connect = function (): Redis {{
+                $redis = new Redis();
+                $redis->connect('127.0.0.1', {});
+                return $redis;
+            }};
+            foreach (['first', 'second'] as $name) {{
+                Lock::hold($connect, $name, {LONG}, 0, fn () => null);
+            }}
+            Lock::hold($connect, 'outer', {LONG}, 0, function () use ($connect): void {{
+                Lock::hold($connect, 'inner', {LONG}, 0, function (): void {{ {end} }});
+            }});",
+            server.port()
+        );
+        let mut command = Command::new("php");
+        command.args(["-d", "display_errors=stderr", "-r", program.trim_start_matches("<?php")]);
+        let (ended, _) = Program::start(command).end();
+        assert_eq!(ended.code, Some(code), "{}", ended.errors);
+        assert_eq!(number(&mut client, "lock_acquired"), 4);
+        assert_eq!(number(&mut client, "lock_released"), 4);
+        assert_eq!(number(&mut client, "lock_release_misses"), 0);
+    }
 }
 
 /// In Rust a signal ends the process, and the ttl its lock.

@@ -12,7 +12,7 @@
 //     }
 //
 // It has no thread for a heartbeat: a step of the work must take less than two thirds of the ttl. The program must
-// ignore SIGPIPE.
+// ignore SIGPIPE. It is for one server, not for a cluster.
 //
 // To use it, copy the part up to WRITE. As a program it writes a report in steps, under the lock:
 //
@@ -135,8 +135,8 @@ static enum lock_state extend(struct lock *lock)
 {
     long long until = now() + lock->ttl; // not when the answer comes: by then some of the ttl is over
     long long extended;
-    redisReply *reply = ask(lock->redis, lock->ttl / 4, "LOCK.EXTEND %b %s %lld", lock->name, lock->length, lock->token,
-                            lock->ttl);
+    redisReply *reply = ask(lock->redis, lock->ttl / 4 + 1, "LOCK.EXTEND %b %s %lld", lock->name, lock->length,
+                            lock->token, lock->ttl);
     enum lock_state state = answer(lock, reply, &extended);
     if (state == LOCK_HELD)
         lock->until = until;
@@ -149,17 +149,23 @@ enum lock_state lock_fence(struct lock *lock, long long *fence)
     if (!lock_held(lock))
         return LOCK_LOST;
     // No answer says nothing of the lock: the next step asks again, as long as its time lasts.
-    if (lock->until - now() < lock->ttl * 2 / 3 && extend(lock) == LOCK_ERROR)
+    if (lock->until - now() < lock->ttl * 2 / 3)
+        extend(lock);
+    enum lock_state state = lock_held(lock) ? LOCK_ERROR : LOCK_LOST;
+    for (int tries = 1; state == LOCK_ERROR && tries <= 2; tries++) {
         lock->redis->error[0] = '\0';
-    if (!lock_held(lock))
-        return LOCK_LOST;
-    return answer(lock, ask(lock->redis, lock->ttl, "LOCK.FENCE %b %s", lock->name, lock->length, lock->token), fence);
+        // It may be just this connection that has gone silent.
+        long long patience = tries == 1 ? lock->ttl / 4 + 1 : lock->ttl;
+        redisReply *reply = ask(lock->redis, patience, "LOCK.FENCE %b %s", lock->name, lock->length, lock->token);
+        state = answer(lock, reply, fence);
+    }
+    return state;
 }
 
 // Gives it back, whatever has become of the work.
 enum lock_state lock_release(struct lock *lock)
 {
-    redisReply *reply = ask(lock->redis, lock->ttl, "LOCK.RELEASE %b %s", lock->name, lock->length, lock->token);
+    redisReply *reply = ask(lock->redis, 5000, "LOCK.RELEASE %b %s", lock->name, lock->length, lock->token);
     if (reply == NULL)
         return LOCK_ERROR;
     bool released = reply->integer == 1;

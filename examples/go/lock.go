@@ -5,20 +5,15 @@
 //	if err != nil {
 //		return err
 //	}
-//	defer func() { err = errors.Join(err, lock.Release()) }() // err is the function's named result
+//	defer func() { err = lock.Release(err) }() // err is the function's named result
 //	fence, err := lock.Fence(ctx)
 //	if err != nil {
 //		return err
 //	}
 //	return pay(ctx, 7, fence) // UPDATE … SET paid = true, fence = $1 WHERE id = 7 AND fence < $1
 //
-// To use it, copy the part up to write. As a program it writes a report in steps, under the lock:
-//
-//	go mod tidy && go run . NAME TTL WAIT STEPS
-//
-// TTL and WAIT are in milliseconds, and a WAIT of 0 is none. The server is at 127.0.0.1, port $REDIS_PORT (6379). It
-// prints `acquired`, each step with its fence and `released`, and exits with 0; with 75 where another holds the lock,
-// and with 1 where the lock was lost: the rest of the report is then another's to write.
+// It is for one server, not for redis.ClusterClient. To use it (with Go 1.22 or later), copy this file; main.go is a
+// program that does.
 package main
 
 import (
@@ -27,11 +22,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
-	"os"
-	"os/signal"
-	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -61,9 +51,6 @@ type Lock struct {
 func Acquire(ctx context.Context, rdb *redis.Client, name string, ttl, wait time.Duration) (
 	*Lock, context.Context, error,
 ) {
-	if ttl < time.Millisecond {
-		return nil, nil, fmt.Errorf("a ttl of %v is too short", ttl)
-	}
 	random := make([]byte, 16)
 	if _, err := rand.Read(random); err != nil {
 		return nil, nil, err
@@ -73,8 +60,16 @@ func Acquire(ctx context.Context, rdb *redis.Client, name string, ttl, wait time
 	if wait >= time.Millisecond {
 		args = append(args, "BLOCK", wait.Milliseconds())
 	}
-	// go-redis must not give up first. If it has lost the reply it asks again: the same token gets the same lock.
-	err := rdb.WithTimeout(wait+5*time.Second).Do(ctx, args...).Err()
+	// A client of its own, as go-redis does not heed ctx while it waits for a reply: when that is closed, its connection
+	// ends, and with it the place in the queue.
+	options := *rdb.Options()
+	options.ReadTimeout = wait + 5*time.Second // go-redis must not give up before the server does
+	options.PushNotificationProcessor = nil    // no two clients may share one
+	waiting := redis.NewClient(&options)
+	defer context.AfterFunc(ctx, func() { _ = waiting.Close() })()
+	// If go-redis has lost the reply it asks again: the same token gets the same lock.
+	err := waiting.Do(ctx, args...).Err()
+	_ = waiting.Close()
 	if errors.Is(err, redis.Nil) {
 		return nil, nil, ErrNotAcquired
 	}
@@ -85,11 +80,12 @@ func Acquire(ctx context.Context, rdb *redis.Client, name string, ttl, wait time
 	if err == nil {
 		err = l.extend() // after a wait nobody knows when the ttl began
 	}
-	go l.heartbeat()
 	if err != nil {
-		_ = l.Release() // it may have been granted all the same
-		return nil, nil, err
+		close(l.stopped)
+		_ = l.Release(err) // it may have been granted all the same
+		return nil, nil, cmp.Or(context.Cause(ctx), err)
 	}
+	go l.heartbeat()
 	return l, l.work, nil
 }
 
@@ -99,19 +95,22 @@ func (l *Lock) Fence(ctx context.Context) (int64, error) {
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
 	}
-	return l.ask(ctx, l.ttl, "LOCK.FENCE")
+	return l.ask(ctx, l.ttl/2, "LOCK.FENCE")
 }
 
-// Release gives the lock back. The error is ErrLost if it was lost before.
-func (l *Lock) Release() error {
+// Release gives the lock back, and returns the error of the work; ErrLost as well if the lock was lost before.
+func (l *Lock) Release(work error) error {
 	l.end(nil)
 	<-l.stopped // else it would extend what is released, which counts as a miss
 	l.expiry.Stop()
-	released, err := l.rdb.WithTimeout(l.ttl/3).Do(context.Background(), "LOCK.RELEASE", l.name, l.token).Bool()
+	released, err := l.rdb.WithTimeout(5*time.Second).Do(context.Background(), "LOCK.RELEASE", l.name, l.token).Bool()
 	if errors.Is(context.Cause(l.work), ErrLost) || err == nil && !released {
-		return ErrLost
+		err = ErrLost
 	}
-	return err
+	if errors.Is(work, err) {
+		return work
+	}
+	return errors.Join(work, err)
 }
 
 func (l *Lock) heartbeat() {
@@ -131,7 +130,7 @@ func (l *Lock) heartbeat() {
 
 func (l *Lock) extend() error {
 	sent := time.Now() // not when the answer comes: by then some of the ttl is over
-	_, err := l.ask(l.work, l.ttl/3, "LOCK.EXTEND", l.ttl.Milliseconds())
+	_, err := l.ask(l.work, l.ttl/4, "LOCK.EXTEND", l.ttl.Milliseconds())
 	if err == nil {
 		l.expiry.Reset(time.Until(sent.Add(l.ttl)))
 	}
@@ -141,6 +140,7 @@ func (l *Lock) extend() error {
 // ask returns what the holder is answered; null and 0 say that the lock is lost.
 func (l *Lock) ask(ctx context.Context, patience time.Duration, command string, args ...any) (int64, error) {
 	args = append([]any{command, l.name, l.token}, args...)
+	// go-redis asks again, on another connection: it may be just this one that has gone silent.
 	answer, err := l.rdb.WithTimeout(patience).Do(ctx, args...).Int64()
 	if errors.Is(err, redis.Nil) || err == nil && answer == 0 {
 		l.end(ErrLost)
@@ -150,65 +150,4 @@ func (l *Lock) ask(ctx context.Context, patience time.Duration, command string, 
 		err = context.Cause(ctx)
 	}
 	return answer, err
-}
-
-// The part of a database, here in Lua: UPDATE … WHERE fence < :fence
-var write = redis.NewScript(`
-	local last = redis.call('HGET', KEYS[1], 'fence')
-	if last and tonumber(last) >= tonumber(ARGV[1]) then return 0 end
-	redis.call('HSET', KEYS[1], 'fence', ARGV[1], 'step', ARGV[2])
-	return 1`)
-
-func run(rdb *redis.Client, name string, ttl, wait time.Duration, steps int) (err error) {
-	lock, ctx, err := Acquire(context.Background(), rdb, name, ttl, wait)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, lock.Release()) }()
-	// Kubernetes and systemd end a process by SIGTERM. From here on that ends the work, and the lock is released.
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
-	defer stop()
-	fence, err := lock.Fence(ctx)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("acquired, fence %d\n", fence)
-	for step := 1; step <= steps; step++ {
-		time.Sleep(100 * time.Millisecond) // the work
-		fence, err := lock.Fence(ctx)
-		if err != nil {
-			return err
-		}
-		written, err := write.Run(ctx, rdb, []string{"report:" + name}, fence, step).Bool()
-		if err != nil {
-			return err
-		}
-		if !written {
-			return ErrLost // refused: a later holder has written
-		}
-		fmt.Printf("step %d, fence %d\n", step, fence)
-	}
-	return nil
-}
-
-func main() {
-	var numbers [3]int
-	for i := range numbers {
-		numbers[i], _ = strconv.Atoi(os.Args[2+i])
-	}
-	ttl, wait := time.Duration(numbers[0])*time.Millisecond, time.Duration(numbers[1])*time.Millisecond
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + cmp.Or(os.Getenv("REDIS_PORT"), "6379")})
-	switch err := run(rdb, os.Args[1], ttl, wait, numbers[2]); {
-	case err == nil:
-		fmt.Println("released")
-	case errors.Is(err, ErrNotAcquired):
-		fmt.Println("skipped: another holds the lock")
-		os.Exit(75)
-	case errors.Is(err, ErrLost):
-		fmt.Fprintln(os.Stderr, ErrLost)
-		os.Exit(1)
-	default:
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
 }

@@ -5,18 +5,19 @@
 //       await pay(7, await lock.fence()); // UPDATE … SET paid = true, fence = :fence WHERE id = 7 AND fence < :fence
 //     });
 //
-// To use it, copy the part up to `WRITE`. As a program (after npm install redis) it writes a report in steps, under the
-// lock:
+// It is for one server: not for createCluster or createSentinel, whose commands go another way. To use it, copy the
+// part up to `WRITE`, or import this file. As a program (after npm install redis@6) it writes a report in steps, under
+// the lock:
 //
-//     lock.mjs NAME TTL WAIT STEPS
+//     node lock.mjs NAME TTL WAIT STEPS
 //
 // TTL and WAIT are in milliseconds, and a WAIT of 0 is none. The server is at 127.0.0.1, port $REDIS_PORT (6379). It
 // prints `acquired`, each step with its fence and `released`, and exits with 0; with 75 where another holds the lock,
 // and with 1 where the lock was lost: the rest of the report is then another's to write.
 
 import { randomUUID } from 'node:crypto';
-import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { pathToFileURL } from 'node:url';
 import { createClient } from 'redis';
 
 /** Another holds the lock. */
@@ -35,19 +36,18 @@ export class LockLost extends Error {}
 export async function withLock(client, name, { ttl, wait = 0 }, work) {
   if (Math.max(ttl, wait + 5_000) > 2 ** 31 - 1) throw new RangeError('setTimeout takes no more than 24 days');
   const token = randomUUID(); // a new one for each hold
-  const connection = client.duplicate(); // a wait blocks it, and no beat must queue behind what the work asks
-  connection.on('error', () => {}); // it connects again, and who has asked is told
-  try {
-    await within(5_000, connection.connect()); // a server that hangs takes the connection, and says nothing
-  } catch (error) {
-    connection.destroy();
-    throw error;
-  }
+  let connection; // of its own: a wait blocks it, and no beat must queue behind what the work asks
+  const disconnect = () => connection?.isOpen && connection.destroy(); // who waits for a reply is told
+  const connect = () => {
+    disconnect();
+    connection = client.duplicate();
+    connection.on('error', () => {}); // it connects again, and who has asked is told
+    return within(5_000, connection.connect()); // a server that hangs takes a connection, and says nothing
+  };
   const call = (command, ...args) => connection.sendCommand([command, name, token, ...args]);
 
   const lost = new AbortController();
   const lose = () => lost.abort(new LockLost(name));
-  const whenLost = once(lost.signal, 'abort');
   let until; // for how long the lock can be counted on, by performance.now(), which nobody sets
   let expiry;
   const countFrom = (sent) => {
@@ -74,39 +74,58 @@ export async function withLock(client, name, { ttl, wait = 0 }, work) {
     /** A number greater than all before it, for the storage to compare; ask right before each write. */
     async fence() {
       lock.check();
-      const fence = await lock.orLost(call('LOCK.FENCE'));
+      let asked;
+      let fence;
+      do {
+        asked = connection;
+        fence = await lock.orLost(call('LOCK.FENCE')).catch((error) => {
+          if (connection === asked) throw error;
+        });
+      } while (connection !== asked); // the heartbeat has replaced it meanwhile
       if (fence === null) lose();
       lost.signal.throwIfAborted();
       return fence;
     },
 
     /** What the promise settles to, or LockLost if the lock is lost first: no silent server may hold the work up. */
-    orLost: (promise) => Promise.race([promise, whenLost.then(lock.check)]),
+    orLost: (promise) =>
+      new Promise((resolve, reject) => {
+        const stop = () => reject(lost.signal.reason);
+        lost.signal.addEventListener('abort', stop);
+        promise.then(resolve, reject).finally(() => lost.signal.removeEventListener('abort', stop));
+        if (lost.signal.aborted) stop();
+      }),
   };
 
   let heartbeat;
-  let owed = true; // the release, also where no answer came to the acquire: it may have been granted
+  // A beat without an answer says nothing of the lock: the next one asks again, as long as its time lasts. It may be
+  // just this connection that has gone silent.
+  const replace = () => heartbeat && connect();
+  const beat = () => within(ttl / 4, extend()).catch(replace).catch(() => {});
+  let owed = false; // the release, also where no answer came to the acquire: it may have been granted
   const release = () => {
     owed = false;
     clearInterval(heartbeat);
+    heartbeat = undefined;
     return within(5_000, call('LOCK.RELEASE')); // behind a beat that is under way
   };
   try {
+    await connect();
+    owed = true;
     const block = wait > 0 ? ['BLOCK', `${wait}`] : [];
     owed = (await within(wait + 5_000, call('LOCK.ACQUIRE', `${ttl}`, ...block))) !== null;
     if (!owed) throw new LockNotAcquired(name);
     countFrom(performance.now());
     await lock.orLost(extend()); // after a wait nobody knows when the ttl began
     lock.check();
-    // A beat without an answer says nothing of the lock: the next one asks again, as long as its time lasts.
-    heartbeat = setInterval(() => extend().catch(() => {}), ttl / 3);
+    heartbeat = setInterval(beat, ttl / 3);
     const result = await work(lock);
     if (!(await release())) throw new LockLost(name);
     return result;
   } finally {
     if (owed) await release().catch(() => {}); // what went wrong first is what must be heard; the ttl ends the lock
     clearTimeout(expiry);
-    if (connection.isOpen) connection.destroy();
+    disconnect();
   }
 }
 
@@ -136,31 +155,35 @@ async function writeReport(client, lock, name, steps, signal) {
   }
 }
 
-const [name, ...numbers] = process.argv.slice(2);
-const [ttl, wait, steps] = numbers.map(Number);
-const reconnectStrategy = (tries) => (tries < 20 ? 100 : false); // by default it goes on for ever
-const client = createClient({ socket: { port: process.env.REDIS_PORT ?? 6379, reconnectStrategy } });
-client.on('error', () => {}); // it connects again, and who has asked is told
-try {
-  await client.connect();
-  await withLock(client, name, { ttl, wait }, async (lock) => {
-    // Kubernetes and systemd end a process by SIGTERM. From here on that ends the work, and the lock is released.
-    const stop = new AbortController();
-    process.once('SIGTERM', () => stop.abort());
-    console.log(`acquired, fence ${await lock.fence()}`);
-    await writeReport(client, lock, name, steps, stop.signal);
-  });
-  console.log('released');
-} catch (error) {
-  if (error instanceof LockNotAcquired) {
-    console.log('skipped: another holds the lock');
-    process.exitCode = 75;
-  } else if (error instanceof LockLost) {
-    console.error('the lock was lost');
-    process.exitCode = 1;
-  } else {
-    throw error;
+async function main() {
+  const [name, ...numbers] = process.argv.slice(2);
+  const [ttl, wait, steps] = numbers.map(Number);
+  const reconnectStrategy = (tries) => (tries < 20 ? 100 : false); // by default it goes on for ever
+  const client = createClient({ socket: { port: process.env.REDIS_PORT ?? 6379, reconnectStrategy } });
+  client.on('error', () => {}); // it connects again, and who has asked is told
+  try {
+    await within(5_000, client.connect());
+    await withLock(client, name, { ttl, wait }, async (lock) => {
+      // Kubernetes and systemd end a process by SIGTERM. From here on that ends the work, and the lock is released.
+      const stop = new AbortController();
+      process.once('SIGTERM', () => stop.abort());
+      console.log(`acquired, fence ${await lock.fence()}`);
+      await writeReport(client, lock, name, steps, stop.signal);
+    });
+    console.log('released');
+  } catch (error) {
+    if (error instanceof LockNotAcquired) {
+      console.log('skipped: another holds the lock');
+      process.exitCode = 75;
+    } else if (error instanceof LockLost) {
+      console.error('the lock was lost');
+      process.exitCode = 1;
+    } else {
+      throw error;
+    }
+  } finally {
+    if (client.isOpen) client.destroy();
   }
-} finally {
-  if (client.isOpen) client.destroy();
 }
+
+if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) await main();

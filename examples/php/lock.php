@@ -15,7 +15,8 @@
 //
 // PHP has no thread for a heartbeat: a step of the work must take less than two thirds of the ttl.
 //
-// To use it, copy the classes. As a program it writes a report in steps, under the lock:
+// It is for one server: not for RedisCluster, whose commands go another way. To use it, copy the classes. As a program
+// it writes a report in steps, under the lock:
 //
 //     lock.php NAME TTL WAIT STEPS
 //
@@ -38,9 +39,11 @@ final class LockLost extends RuntimeException
 /** One hold of a lock. */
 final class Lock
 {
+    /** @var ?array<string, self> by their tokens */
+    private static ?array $held = null;
+
     private readonly string $token;
     private ?Redis $redis = null;
-    private bool $isReleased = false;
     private int $until = 0; // for how long the lock can be counted on
 
     /**
@@ -56,8 +59,15 @@ final class Lock
     {
         $lock = new self($connect, $name, $ttl);
         $lock->acquire($wait);
-        // exit() and a fatal error run neither catch nor finally.
-        register_shutdown_function(fn () => $lock->isReleased || $lock->releaseQuietly());
+        if (self::$held === null) {
+            // exit() and a fatal error run neither catch nor finally.
+            register_shutdown_function(function (): void {
+                foreach (self::$held as $lock) {
+                    $lock->releaseQuietly();
+                }
+            });
+        }
+        self::$held[$lock->token] = $lock;
         try {
             $result = $work($lock);
         } catch (Throwable $error) {
@@ -97,7 +107,7 @@ final class Lock
                 // No answer says nothing of the lock: the next step asks again, as long as its time lasts.
             }
         }
-        return $this->ask($this->ttl, 'LOCK.FENCE');
+        return $this->ask('LOCK.FENCE');
     }
 
     private function acquire(int $wait): void
@@ -123,14 +133,14 @@ final class Lock
     private function extend(): void
     {
         $until = self::now() + $this->ttl; // not when the answer comes: by then some of the ttl is over
-        $this->ask(intdiv($this->ttl, 4), 'LOCK.EXTEND', (string) $this->ttl);
+        $this->ask('LOCK.EXTEND', (string) $this->ttl);
         $this->until = $until;
     }
 
     private function release(): bool
     {
-        $this->isReleased = true;
-        return $this->send($this->ttl, 'LOCK.RELEASE') === 1;
+        unset(self::$held[$this->token]);
+        return $this->send(5_000, 'LOCK.RELEASE') === 1;
     }
 
     private function releaseQuietly(): void
@@ -143,10 +153,15 @@ final class Lock
     }
 
     /** Null and 0 say that the lock is lost, and so does silence until its time is over. */
-    private function ask(int $patience, string $command, string ...$arguments): int
+    private function ask(string $command, string ...$arguments): int
     {
         try {
-            $answer = $this->send($patience, $command, ...$arguments);
+            try {
+                $answer = $this->send(intdiv($this->ttl, 4) + 1, $command, ...$arguments);
+            } catch (RedisException) {
+                // It may be just this connection that has gone silent.
+                $answer = $this->send($this->ttl, $command, ...$arguments);
+            }
         } catch (RedisException $error) {
             $this->check();
             throw $error;
@@ -211,11 +226,11 @@ $connect = function (): Redis {
     $redis->connect('127.0.0.1', (int) (getenv('REDIS_PORT') ?: 6379), 5.0);
     return $redis;
 };
-// Kubernetes and systemd end a process by SIGTERM. As an exception it ends the work, and the lock is released.
 pcntl_async_signals(true);
-pcntl_signal(SIGTERM, fn () => throw new RuntimeException('ended by SIGTERM'));
 try {
     Lock::hold($connect, $name, (int) $ttl, (int) $wait, function (Lock $lock) use ($connect, $name, $steps): void {
+        // Kubernetes and systemd end a process by SIGTERM. From here on that ends the work, and the lock is released.
+        pcntl_signal(SIGTERM, fn () => throw new RuntimeException('ended by SIGTERM'));
         echo "acquired, fence {$lock->fence()}\n";
         write_report($connect(), $lock, $name, (int) $steps);
     });

@@ -7,7 +7,8 @@
 #     pay(7, fence: lock.fence) # UPDATE … SET paid = true, fence = :fence WHERE id = 7 AND fence < :fence
 #   end
 #
-# To use it, copy the class, or require this file. As a program it writes a report in steps, under the lock:
+# It is for one server, not for a cluster. To use it, copy the class, or require this file. As a program it writes a
+# report in steps, under the lock:
 #
 #   lock.rb NAME TTL WAIT STEPS
 #
@@ -38,9 +39,10 @@ class RedisLock
     @ttl = ttl
     @redis = redis
     @token = SecureRandom.uuid # a new one for each hold
-    # Two connections, so that work and heartbeat do not wait for one another. redis-rb asks twice: without an answer to
-    # both, the ttl is over.
-    @work, @heart = Array.new(2) { connect(ttl / 2) }
+    # Two connections, so that work and heartbeat do not wait for one another. redis-rb asks twice, the second time on a
+    # new connection: without an answer to both, the ttl is over. A beat comes after a third of it.
+    @work = connect(ttl / 2)
+    @heart = connect(ttl / 4)
     @until = 0 # for how long the lock can be counted on
     @lost = @done = false
     @mutex = Mutex.new
@@ -48,16 +50,16 @@ class RedisLock
   end
 
   def hold(wait)
-    raise NotAcquired, @name unless acquire(wait)
+    owed = true # the release, also where no answer came to the acquire: it may have been granted
+    owed = acquire(wait)
+    raise NotAcquired, @name unless owed
 
-    begin
-      yield self
-    rescue Exception => error
-      raise
-    ensure
-      released = release(quietly: error)
-      raise Lost, @name unless error || released
-    end
+    yield self
+  rescue Exception => error # a signal's, too
+    raise
+  ensure
+    released = release(quietly: error) if owed
+    raise Lost, @name unless error || released
   end
 
   # Whether the lock can be counted on now. Asks nobody: the server has promised the ttl.
@@ -74,6 +76,7 @@ class RedisLock
 
   private
 
+  # Whether it was granted.
   def acquire(wait)
     patient = connect(wait + 5_000) # else redis-rb gives up first
     block = wait.positive? ? ["BLOCK", wait] : []
@@ -85,9 +88,6 @@ class RedisLock
     check
     @heartbeat = Thread.new { heartbeat }
     true
-  rescue StandardError
-    release(quietly: true) # it may have been granted all the same
-    raise
   ensure
     patient&.close
   end

@@ -32,8 +32,15 @@ struct State {
 #[derive(Default)]
 struct Barrier {
     closed: Option<(What, &'static str)>,
+    /// The command whose connection, the next one, goes silent for ever.
+    silenced: Option<&'static str>,
     held: usize,
     cut: bool,
+}
+
+fn has(bytes: &[u8], command: &str) -> bool {
+    let is_it = |window: &[u8]| window.eq_ignore_ascii_case(command.as_bytes());
+    bytes.windows(command.len()).any(is_it)
 }
 
 impl State {
@@ -44,10 +51,15 @@ impl State {
     /// Whether these bytes have the command that is looked for, or whose reply is.
     fn is_for(&self, what: What, bytes: &[u8]) -> bool {
         let closed = self.lock().closed;
-        closed.is_some_and(|(side, command)| {
-            let has = |window: &[u8]| window.eq_ignore_ascii_case(command.as_bytes());
-            side == what && bytes.windows(command.len()).any(has)
-        })
+        closed.is_some_and(|(side, command)| side == what && has(bytes, command))
+    }
+
+    /// Whether these bytes are the last that are heard of their connection.
+    fn goes_silent(&self, bytes: &[u8]) -> bool {
+        let mut barrier = self.lock();
+        let silent = barrier.silenced.take_if(|command| has(bytes, command)).is_some();
+        barrier.held += usize::from(silent);
+        silent
     }
 
     /// Until what was held may pass; an error where the connection is to end instead.
@@ -69,6 +81,11 @@ impl State {
     ) -> io::Result<()> {
         let mut bytes = [0; 4096];
         while let length @ 1.. = client.read(&mut bytes)? {
+            if self.goes_silent(&bytes[..length]) {
+                // Until the client gives it up.
+                io::copy(&mut client, &mut io::sink())?;
+                return Ok(());
+            }
             if self.is_for(What::Command, &bytes[..length]) {
                 self.wait()?;
             }
@@ -139,8 +156,15 @@ impl Gate {
     pub(crate) fn close(&self, what: What, command: &'static str) {
         *self.state.lock() = Barrier {
             closed: Some((what, command)),
-            held: 0,
-            cut: false,
+            ..Barrier::default()
+        };
+    }
+
+    /// The next connection on which this comes is never heard of again, though it stays open. Others pass.
+    pub(crate) fn silence(&self, command: &'static str) {
+        *self.state.lock() = Barrier {
+            silenced: Some(command),
+            ..Barrier::default()
         };
     }
 
