@@ -923,6 +923,15 @@ fn it_needs_no_more_than_cron_gives() {
         .expect("the line of the crontab")
         .replace("/usr/local/bin/settle", "echo works");
     let line = line.replace("/usr/local/bin/locked", run::FILE);
+    let client = text
+        .lines()
+        .find_map(|line| line.strip_prefix("#   REDIS_CLI=redis-cli "));
+    let help = Command::new("redis-cli").arg("--help").output().unwrap();
+    let help = [help.stdout, help.stderr].concat();
+    let help = String::from_utf8_lossy(&help);
+    for option in client.unwrap().split(' ').filter(|word| word.starts_with('-')) {
+        assert!(help.contains(&format!("  {option} ")), "{option}");
+    }
     let mut command = Command::new("/bin/sh");
     command
         .args(["-c", &line])
