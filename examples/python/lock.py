@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 import uuid
+from contextlib import suppress
 
 import redis
 from redis.backoff import NoBackoff
@@ -55,8 +56,9 @@ class Lock:
             raise ValueError("a session needs a redis.Redis(single_connection_client=True)")
         self._redis = self._patient = r
         if not session:
-            patience = min(ttl / 6000, 5)  # two tries fit between two beats
-            brief = {"socket_timeout": patience, "socket_connect_timeout": patience, "retry": Retry(NoBackoff(), 1)}
+            patience = min(ttl / 3000, 5)  # not longer than until the next beat
+            retry = Retry(NoBackoff(), 1, (redis.ConnectionError,))  # on one that was cut, not on a silent one
+            brief = {"socket_timeout": patience, "socket_connect_timeout": patience, "retry": retry}
             options = r.get_connection_kwargs() | brief
             self._redis = redis.Redis.from_pool(redis.ConnectionPool(r.connection_pool.connection_class, **options))
         self._options = ([] if wait is None else ["BLOCK", wait]) + (["SESSION"] if session else [])
@@ -77,7 +79,11 @@ class Lock:
 
     def fence(self) -> int:
         """A number greater than all before it, for the storage to compare; ask right before each write."""
-        fence = self._call("LOCK.FENCE")
+        while True:
+            self.check()
+            with suppress(redis.TimeoutError):  # ask again, by another connection, as long as the lock's time lasts
+                fence = self._call("LOCK.FENCE")
+                break
         if fence is None:
             self._lost = True
             raise LockLost(self.name)
@@ -119,8 +125,8 @@ class Lock:
             self._lost = True
 
     def _heartbeat(self) -> None:
-        last = time.monotonic()
-        while self.held and not self._done.wait(last + self.ttl / 3000 - time.monotonic()):
+        third, last = min(self.ttl / 3000, threading.TIMEOUT_MAX), time.monotonic()
+        while self.held and not self._done.wait(last + third - time.monotonic()):
             last = time.monotonic()
             try:
                 self._extend()

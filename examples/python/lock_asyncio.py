@@ -70,10 +70,12 @@ class Lock:
 
     async def fence(self) -> int:
         """A number greater than all before it, for the storage to compare; ask right before each write."""
-        fence = None
-        with suppress(TimeoutError):  # a connection may be silent while that of the heartbeat is not
-            async with asyncio.timeout(self._until - time.monotonic()):
-                fence = await self._call("LOCK.FENCE")
+        while True:
+            self.check()
+            with suppress(TimeoutError):  # ask again, by another connection, as long as the lock's time lasts
+                async with asyncio.timeout(self.ttl / 3000):
+                    fence = await self._call("LOCK.FENCE")
+                    break
         if fence is None:
             self._lost = True
             raise LockLost(self.name)
@@ -162,7 +164,7 @@ async def write_report(r: redis.asyncio.Redis, lock: Lock, steps: int) -> None:
         await asyncio.sleep(0.1)  # the work
         lock.check()
         fence = await lock.fence()
-        async with asyncio.timeout(lock.ttl / 1000):  # else a silent connection keeps the lock with it
+        async with asyncio.timeout(30):  # else a silent connection keeps the lock with it
             written = await r.eval(WRITE, 1, f"report:{lock.name}", fence, step)
         if not written:
             raise LockLost(lock.name)  # refused: a later holder has written
