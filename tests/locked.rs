@@ -177,7 +177,7 @@ fn the_command_inherits_nothing_but_its_stdin_and_output_and_no_signal_that_is_i
     assert_eq!(end.output, String::from_utf8(plain.stdout).unwrap());
 }
 
-/// Whatever a variable or function that it inherits is called: each word of it is the number of a process that is none of
+/// Whatever a variable or function that it inherits is called: each word of it is the number of a process that is not
 /// its own.
 #[test]
 fn what_it_inherits_changes_nothing_and_is_what_the_command_inherits() {
