@@ -91,10 +91,16 @@ impl Client {
     /// A reply that must be text, such as that of `INFO` or `TYPE`.
     #[track_caller]
     pub(crate) fn text(&mut self, command: &Cmd) -> String {
-        match self.call(command) {
-            Value::BulkString(bytes) => String::from_utf8(bytes).unwrap(),
-            Value::SimpleString(text) | Value::VerbatimString { text, .. } => text,
-            other => panic!("not a text: {other:?}"),
+        text(self.call(command))
+    }
+
+    /// The same for one who asks again: none where a signal to this process has broken the wait for the reply off.
+    #[track_caller]
+    pub(crate) fn text_unless_interrupted(&mut self, command: &Cmd) -> Option<String> {
+        match self.try_call(command) {
+            // No timeout, and no end of the connection either: redis-rs drops that reply when it comes.
+            Err(error) if error.is_io_error() && !error.is_timeout() && !error.is_connection_dropped() => None,
+            reply => Some(text(reply.unwrap_or_else(|error| panic!("no reply: {error}")))),
         }
     }
 
@@ -122,6 +128,15 @@ impl Client {
             Some(value) => value.to_owned(),
             None => panic!("INFO {section} has no {field}"),
         }
+    }
+}
+
+#[track_caller]
+fn text(reply: Value) -> String {
+    match reply {
+        Value::BulkString(bytes) => String::from_utf8(bytes).unwrap(),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => text,
+        other => panic!("not a text: {other:?}"),
     }
 }
 

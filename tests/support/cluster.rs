@@ -30,7 +30,10 @@ impl Cluster {
         for node in &nodes {
             let mut client = node.client();
             eventually("the cluster is formed", || {
-                let info = client.text(&cmd!("CLUSTER", "INFO"));
+                // This goes on for a second, and tests beside it may stop and signal processes.
+                let Some(info) = client.text_unless_interrupted(&cmd!("CLUSTER", "INFO")) else {
+                    return false;
+                };
                 info.contains("cluster_state:ok")
                     && info.contains(&format!("cluster_known_nodes:{count}\r"))
                     && info.contains(&format!("cluster_slots_ok:{SLOTS}\r"))
