@@ -1,5 +1,6 @@
 //! The domain: what a lock is, without a server. Time and randomness are handed in, so that tests own them.
 
+mod bindings;
 mod contention;
 mod fence_clock;
 mod grants;

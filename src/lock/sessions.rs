@@ -2,6 +2,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::mem;
 use std::sync::Arc;
 
+use super::bindings::Bindings;
 use super::{Hold, Leftovers, LockName};
 
 /// Which holds are bound to which connection, to end with it.
@@ -9,9 +10,8 @@ use super::{Hold, Leftovers, LockName};
 /// A connection is known by the number that the server gives it, and to no other. A hold is bound to one connection at
 /// most: the newest acquire decides.
 pub(crate) struct Sessions {
-    bound: HashMap<i32, HashMap<Arc<[u8]>, Session>>,
-    /// What is bound to a connection: never nothing.
-    locks: HashMap<u64, BTreeSet<LockName>>,
+    /// By database, so that a whole one can be forgotten or change places in one step. In each something is bound.
+    databases: HashMap<i32, Bindings>,
     /// The connections that have ended, and whose holds have not.
     ended: BTreeSet<u64>,
     forgotten: Leftovers,
@@ -21,18 +21,10 @@ pub(crate) struct Sessions {
 /// milliseconds until which they were. So they come one after the other, behind those whose connection has just ended.
 const PUT_OFF: u64 = 1 << 63;
 
-/// One binding.
-#[derive(Debug)]
-struct Session {
-    connection: u64,
-    token: Box<[u8]>,
-}
-
 impl Sessions {
     pub(crate) fn new() -> Self {
         Self {
-            bound: HashMap::new(),
-            locks: HashMap::new(),
+            databases: HashMap::new(),
             ended: BTreeSet::new(),
             forgotten: Leftovers::new(),
         }
@@ -40,80 +32,66 @@ impl Sessions {
 
     /// Whether nothing is bound.
     pub(crate) fn is_empty(&self) -> bool {
-        self.locks.is_empty()
+        self.databases.is_empty()
     }
 
     /// Whether the hold with this token is bound to a connection that lives.
     pub(crate) fn is_bound(&self, database: i32, key: &[u8], token: &[u8]) -> bool {
-        let session = self.bound.get(&database).and_then(|locks| locks.get(key));
-        session.is_some_and(|session| *session.token == *token && !self.ended.contains(&session.connection))
+        let bindings = self.databases.get(&database);
+        let connection = bindings.and_then(|bindings| bindings.connection(key, token));
+        connection.is_some_and(|connection| !self.ended.contains(&connection))
     }
 
     /// Binds a hold to a connection, and no longer to another.
     pub(crate) fn bind(&mut self, hold: Hold, connection: u64) {
         let Hold { lock, token } = hold;
         self.forget(lock.database, &lock.key);
-        let locks = self.bound.entry(lock.database).or_default();
-        locks.insert(Arc::clone(&lock.key), Session { connection, token });
-        self.locks.entry(connection).or_default().insert(lock);
+        let bindings = self.databases.entry(lock.database).or_default();
+        bindings.insert(lock.key, token, connection);
     }
 
     /// Forgets what a lock is bound to.
     pub(crate) fn forget(&mut self, database: i32, key: &[u8]) {
-        let Some(locks) = self.bound.get_mut(&database) else {
+        let Some(bindings) = self.databases.get_mut(&database) else {
             return;
         };
-        let Some((key, session)) = locks.remove_entry(key) else {
+        let Some(connection) = bindings.remove(key) else {
             return;
         };
-        if locks.is_empty() {
-            self.bound.remove(&database);
+        if bindings.is_empty() {
+            self.databases.remove(&database);
         }
-        self.unbind(session.connection, &LockName { database, key });
+        if !self.has(connection) {
+            self.ended.remove(&connection);
+        }
     }
 
-    /// Forgets what the locks of a database are bound to.
+    /// Forgets what the locks of a database are bound to. The memory of it is given back by [`Self::free_forgotten`].
     pub(crate) fn forget_database(&mut self, database: i32) {
-        // As a rule, the only one.
-        if self.bound.len() == 1 && self.bound.contains_key(&database) {
-            return self.clear();
-        }
-        for (key, session) in self.bound.remove(&database).into_iter().flatten() {
-            self.unbind(session.connection, &LockName { database, key });
-        }
+        let Some(bindings) = self.databases.remove(&database) else {
+            return;
+        };
+        bindings.leave_to(&mut self.forgotten);
+        let mut ended = mem::take(&mut self.ended);
+        ended.retain(|connection| self.has(*connection));
+        self.ended = ended;
     }
 
-    fn unbind(&mut self, connection: u64, lock: &LockName) {
-        if let Some(locks) = self.locks.get_mut(&connection) {
-            locks.remove(lock);
-            if locks.is_empty() {
-                self.locks.remove(&connection);
-                self.ended.remove(&connection);
-            }
-        }
+    /// Whether something is bound to a connection.
+    fn has(&self, connection: u64) -> bool {
+        self.databases.values().any(|bindings| bindings.has(connection))
     }
 
     /// The keys of two databases have changed places; what they are bound to goes with them.
     pub(crate) fn swap_databases(&mut self, first: i32, second: i32) {
-        for locks in self.locks.values_mut() {
-            let swapped = mem::take(locks).into_iter().map(|LockName { database, key }| {
-                let database = match database {
-                    database if database == first => second,
-                    database if database == second => first,
-                    other => other,
-                };
-                LockName { database, key }
-            });
-            *locks = swapped.collect();
-        }
-        let (of_first, of_second) = (self.bound.remove(&first), self.bound.remove(&second));
-        self.bound.extend(of_first.map(|locks| (second, locks)));
-        self.bound.extend(of_second.map(|locks| (first, locks)));
+        let [of_first, of_second] = [first, second].map(|database| self.databases.remove(&database));
+        self.databases.extend(of_first.map(|bindings| (second, bindings)));
+        self.databases.extend(of_second.map(|bindings| (first, bindings)));
     }
 
     /// A connection has ended. Whether something was bound to it.
     pub(crate) fn end(&mut self, connection: u64) -> bool {
-        let ends = self.locks.contains_key(&connection);
+        let ends = self.has(connection);
         if ends {
             self.ended.insert(connection);
         }
@@ -132,11 +110,14 @@ impl Sessions {
         if now < self.next_end()? {
             return None;
         }
-        let lock = self.locks.get(self.ended.first()?)?.first()?;
-        let session = self.bound.get(&lock.database)?.get(&lock.key)?;
-        Some(Hold {
-            lock: lock.clone(),
-            token: session.token.clone(),
+        let connection = *self.ended.first()?;
+        self.databases.iter().find_map(|(&database, bindings)| {
+            let (key, token) = bindings.first(connection)?;
+            let key = Arc::clone(key);
+            Some(Hold {
+                lock: LockName { database, key },
+                token: Box::from(token),
+            })
         })
     }
 
@@ -149,14 +130,10 @@ impl Sessions {
 
     /// Forgets all. The memory of it is given back by [`Self::free_forgotten`].
     pub(crate) fn clear(&mut self) {
-        if self.is_empty() {
-            return;
-        }
         self.ended.clear();
-        for locks in mem::take(&mut self.bound).into_values() {
-            self.forgotten.add(locks);
+        for bindings in mem::take(&mut self.databases).into_values() {
+            bindings.leave_to(&mut self.forgotten);
         }
-        self.forgotten.add(mem::take(&mut self.locks).into_values().flatten());
     }
 
     /// Gives back the memory of so many bindings that were forgotten together.
