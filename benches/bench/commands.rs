@@ -15,6 +15,8 @@ const PASSES: usize = 20;
 const ROUNDS: usize = 9;
 
 const TOKEN: &str = "8f14e45f-ceea-467f-a8bc-6a1d5b0e8c1d";
+/// Somebody else's.
+const ANOTHER: &str = "45c48cce-2e2d-4fbd-aa1a-fc51c7c6ad26";
 const TTL: &str = "3600000";
 
 /// One way to do something with a lock.
@@ -132,8 +134,8 @@ pub(crate) fn tasks(server: &Server) -> Vec<Task> {
             ],
         },
         Task {
-            ours: way("LOCK.ACQUIRE, refused", Some("another"), |i| vec![acquire(i)]),
-            others: vec![way("SET NX PX, refused", Some("another"), |i| vec![set_nx(i)])],
+            ours: way("LOCK.ACQUIRE, refused", Some(ANOTHER), |i| vec![acquire(i)]),
+            others: vec![way("SET NX PX, refused", Some(ANOTHER), |i| vec![set_nx(i)])],
         },
         Task {
             ours: way("LOCK.RELEASE", held, |i| vec![release(i)]),

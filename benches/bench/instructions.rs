@@ -3,17 +3,21 @@
 //!
 //! `perf` counts them where the processor lets it, and else callgrind, which runs the server some fifty times slower.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::env;
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
+use std::iter;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::commands::{LOCKS, Way, tasks};
 use crate::load::{Connections, Load, MODES};
+use crate::profile;
 use crate::report::Report;
-use crate::support::Server;
+use crate::support::{Server, module};
 
 /// How often each is counted. The least of it is shown: the server does something of its own now and then.
 const PASSES: usize = 3;
@@ -29,10 +33,18 @@ exec valgrind --tool=callgrind --trace-children=yes --callgrind-out-file=\"$CALL
 const DUMPS: &str = "CALLGRIND_DUMPS";
 const REAL_SERVER: &str = "CALLGRIND_SERVER";
 
-/// What counts the instructions of a process while something is done.
-type Count = dyn Fn(u32, &mut dyn FnMut()) -> u64;
+/// Instructions.
+#[derive(Clone, Default)]
+struct Counted {
+    all: u64,
+    /// Those on behalf of the module, by where; if that is known.
+    parts: BTreeMap<String, u64>,
+}
 
-fn with_perf(pid: u32, work: &mut dyn FnMut()) -> u64 {
+/// What counts the instructions of a process while something is done.
+type Count = dyn Fn(u32, &mut dyn FnMut()) -> Counted;
+
+fn with_perf(pid: u32, work: &mut dyn FnMut()) -> Counted {
     // Once perf counts, it starts a command, and it stops when that ends.
     let mut perf = Command::new("perf")
         .args(["stat", "-x", ",", "-e", EVENT, "-p", &pid.to_string(), "cat"])
@@ -48,7 +60,10 @@ fn with_perf(pid: u32, work: &mut dyn FnMut()) -> u64 {
     work();
     drop(input);
     let ended = perf.wait_with_output().expect("perf ends with cat");
-    counted(&ended.stderr).expect("perf counts")
+    Counted {
+        all: counted(&ended.stderr).expect("perf counts"),
+        parts: BTreeMap::new(),
+    }
 }
 
 /// The figure that perf has printed, if it could count.
@@ -65,7 +80,7 @@ fn perf_counts() -> bool {
     output.is_ok_and(|output| counted(&output.stderr).is_some_and(|count| count > 0))
 }
 
-fn with_callgrind(dumps: &Path, pid: u32, work: &mut dyn FnMut()) -> u64 {
+fn with_callgrind(dumps: &Path, pid: u32, work: &mut dyn FnMut()) -> Counted {
     let control = |option: &str| {
         let done = Command::new("callgrind_control")
             .args([option, &pid.to_string()])
@@ -86,7 +101,11 @@ fn with_callgrind(dumps: &Path, pid: u32, work: &mut dyn FnMut()) -> u64 {
     let text = fs::read_to_string(&dump).expect("it can be read");
     fs::remove_file(dump).expect("it can be removed");
     let total = text.lines().find_map(|line| line.strip_prefix("totals: "));
-    total.and_then(|total| total.parse().ok()).expect("a dump has a total")
+    let all = total.and_then(|total| total.parse().ok());
+    Counted {
+        all: all.expect("a dump has a total"),
+        parts: profile::parts(&text, module()),
+    }
 }
 
 fn callgrind_is_there() -> bool {
@@ -94,11 +113,14 @@ fn callgrind_is_there() -> bool {
     starts("valgrind") && starts("callgrind_control")
 }
 
-/// Ours and another, each with its instructions.
-type Pair = [(String, u64); 2];
+/// A way, and its instructions for one lock.
+type Row = (String, Counted);
+
+/// Something that one does with a lock: ours, and the others.
+type Rows = (Row, Vec<Row>);
 
 /// The instructions for one lock.
-fn count_one(server: &Server, way: &Way, count: &Count) -> u64 {
+fn count_one(server: &Server, way: &Way, count: &Count) -> Row {
     let before = Load::new(MODES[0], LOCKS, &|i| way.before(i));
     let load = Load::new(MODES[0], LOCKS, &way.commands);
     let mut connection = Connections::open(server, MODES[0]);
@@ -106,23 +128,73 @@ fn count_one(server: &Server, way: &Way, count: &Count) -> u64 {
         connection.send(&before);
         count(server.pid(), &mut || connection.send(&load))
     });
-    passes.min().expect("there are several") / LOCKS as u64
+    let mut counted = passes.min_by_key(|counted| counted.all).expect("there are several");
+    for number in iter::once(&mut counted.all).chain(counted.parts.values_mut()) {
+        *number /= LOCKS as u64;
+    }
+    (way.name.to_owned(), counted)
 }
 
-fn count_all(count: &Count) -> Vec<Pair> {
+fn count_all(count: &Count) -> Vec<Rows> {
     let server = Server::with(&["hz 1"]);
-    let mut pairs = Vec::new();
-    for task in tasks(&server) {
+    let tasks = tasks(&server);
+    let rows = tasks.iter().map(|task| {
         eprintln!("instructions: {}", task.ours.name);
-        let counted = |way: &Way| (way.name.to_owned(), count_one(&server, way, count));
-        let ours = counted(&task.ours);
-        pairs.extend(task.others.iter().map(|other| [ours.clone(), counted(other)]));
+        let counted = |way: &Way| count_one(&server, way, count);
+        (counted(&task.ours), task.others.iter().map(counted).collect())
+    });
+    rows.collect()
+}
+
+/// What begins a line for ours, for another, and for a part of the one before.
+const WORDS: [&str; 3] = ["ours", "other", "part"];
+
+fn print(all: &[Rows]) {
+    let [ours, other, part] = WORDS;
+    for (our_row, others) in all {
+        let rows = iter::once((ours, our_row)).chain(others.iter().map(|row| (other, row)));
+        for (word, (name, counted)) in rows {
+            println!("{word}\t{name}\t{}", counted.all);
+            for (name, count) in &counted.parts {
+                println!("{part}\t{name}\t{count}");
+            }
+        }
     }
-    pairs
+}
+
+/// Reads what [`print`] has written.
+fn read(text: &str) -> Option<Vec<Rows>> {
+    let [ours, other, part] = WORDS;
+    let mut all: Vec<Rows> = Vec::new();
+    for line in text.lines() {
+        let [word, name, count] = line.split('\t').collect::<Vec<_>>().try_into().ok()?;
+        let count = count.parse().ok()?;
+        let row = || {
+            let counted = Counted {
+                all: count,
+                ..Counted::default()
+            };
+            (name.to_owned(), counted)
+        };
+        if word == ours {
+            all.push((row(), Vec::new()));
+            continue;
+        }
+        let (our_row, others) = all.last_mut()?;
+        if word == other {
+            others.push(row());
+        } else if word == part {
+            let (_, counted) = others.last_mut().unwrap_or(our_row);
+            counted.parts.insert(name.to_owned(), count);
+        } else {
+            return None;
+        }
+    }
+    Some(all)
 }
 
 /// Has this program count once more, with a server under callgrind, and reads what it prints.
-fn count_under_callgrind() -> Vec<Pair> {
+fn count_under_callgrind() -> Vec<Rows> {
     let directory = tempfile::tempdir().expect("there is room for files");
     let wrapper = directory.path().join("server");
     fs::write(&wrapper, WRAPPER).expect("it can be written");
@@ -140,26 +212,18 @@ fn count_under_callgrind() -> Vec<Pair> {
         .expect("it can be started");
     assert!(counted.status.success(), "it counts");
     let text = String::from_utf8(counted.stdout).expect("it is text");
-    let number = |text: &str| text.parse().expect("a number");
-    let pair = |line: &str| match line.split('\t').collect::<Vec<_>>()[..] {
-        [ours, our_count, other, other_count] => [
-            (ours.to_owned(), number(our_count)),
-            (other.to_owned(), number(other_count)),
-        ],
-        _ => panic!("not a pair: {line}"),
-    };
-    text.lines().map(pair).collect()
+    read(&text).expect("it is what was printed")
 }
 
 pub(crate) fn run(report: &mut Report) {
     if let Some(dumps) = env::var_os(DUMPS) {
-        for [ours, other] in count_all(&move |pid, work| with_callgrind(Path::new(&dumps), pid, work)) {
-            println!("{}\t{}\t{}\t{}", ours.0, ours.1, other.0, other.1);
-        }
+        print(&count_all(&move |pid, work| {
+            with_callgrind(Path::new(&dumps), pid, work)
+        }));
         return;
     }
     report.section("Instructions");
-    let (tool, pairs) = if perf_counts() {
+    let (tool, all) = if perf_counts() {
         ("perf", count_all(&with_perf))
     } else if callgrind_is_there() {
         ("callgrind", count_under_callgrind())
@@ -170,9 +234,44 @@ pub(crate) fn run(report: &mut Report) {
         "Instructions of the server for one lock, pipelined, the protocol included, as {tool} counts them. What the kernel \
          does for it is not among them. The *ratio* is that of the other over ours."
     ));
-    let rows = pairs.into_iter().map(|[ours, other]| {
-        let ratio = format!("{:.2}", other.1 as f64 / ours.1 as f64);
-        vec![ours.0, ours.1.to_string(), other.0, other.1.to_string(), ratio]
+    let rows = all.iter().flat_map(|(ours, others)| {
+        others.iter().map(move |other| {
+            let [our_count, other_count] = [ours, other].map(|(_, counted)| counted.all);
+            let ratio = format!("{:.2}", other_count as f64 / our_count as f64);
+            let [our_count, other_count] = [our_count, other_count].map(|count| count.to_string());
+            vec![ours.0.clone(), our_count, other.0.clone(), other_count, ratio]
+        })
     });
     report.table(&["Command", "instructions", "beside", "instructions", "ratio"], rows);
+    report_parts(report, &all);
+}
+
+/// Where the instructions of ours go.
+fn report_parts(report: &mut Report, all: &[Rows]) {
+    let ours: Vec<_> = all.iter().map(|(ours, _)| ours).collect();
+    let mut parts: Vec<&String> = ours.iter().flat_map(|(_, counted)| counted.parts.keys()).collect();
+    parts.sort_unstable();
+    parts.dedup();
+    if parts.is_empty() {
+        return;
+    }
+    let of = |part: &str, (_, counted): &&Row| counted.parts.get(part).copied().unwrap_or(0);
+    let sum = |part: &&String| ours.iter().map(|row| of(part, row)).sum::<u64>();
+    parts.sort_by_key(|part| Reverse(sum(part)));
+    report.text(
+        "*Where those of ours go:* to the server for itself, which reads the command, finds and calls it, and sends the \
+         reply; to the functions of the module API, with all that they call; and to the module.",
+    );
+    let line = |name: &str, count: &dyn Fn(&&Row) -> u64| {
+        let counts = ours.iter().map(|row| count(row).to_string());
+        iter::once(name.to_owned()).chain(counts).collect()
+    };
+    let mut rows: Vec<Vec<String>> = vec![line("the server for itself", &|row| {
+        row.1.all - row.1.parts.values().sum::<u64>()
+    })];
+    rows.extend(parts.into_iter().map(|part| line(part, &|row| of(part, row))));
+    rows.push(line("all", &|row| row.1.all));
+    let mut head = vec!["Instructions"];
+    head.extend(ours.iter().map(|(name, _)| name.as_str()));
+    report.table(&head, rows);
 }

@@ -13,6 +13,7 @@ mod load;
 mod memory;
 mod others;
 mod plot;
+mod profile;
 mod report;
 mod samples;
 #[path = "../../tests/support/mod.rs"]
