@@ -56,7 +56,7 @@ test-matrix: build ## Run the tests against each server of REDIS_SERVERS="/path 
 
 .PHONY: bench
 bench: build ## Measure what locks cost beside what they replace; writes target/bench
-	scripts/get-clients
+	scripts/get-clients python
 	cargo bench --quiet
 
 # That `unsafe` stays in src/server/, and what else the code must not do, src/lib.rs has the compiler and clippy check.

@@ -6,6 +6,7 @@ mod redis_py;
 mod ways;
 
 use std::collections::HashMap;
+use std::iter;
 use std::path::Path;
 use std::time::Duration;
 
@@ -246,7 +247,7 @@ pub(crate) fn run(report: &mut Report) {
         ));
         report.table(&HEAD, measured.names().map(|(way, name)| row(measured, way, name)));
     }
-    plot(report, &all);
+    report_hand_overs(report, &all);
     report_cpu(report, &all);
     report_drain(report, &all);
 }
@@ -297,7 +298,29 @@ fn number(value: f64, digits: usize) -> String {
     }
 }
 
-fn plot(report: &mut Report, all: &[Measured]) {
+/// How a figure develops with the number of clients: a row for each way, with a dash where it was not measured.
+fn by_clients(report: &mut Report, all: &[Measured], digits: usize, figure: fn(&Figures) -> f64) {
+    let rows = all[0].names().map(|(way, name)| {
+        let cells = all.iter().map(|measured| {
+            let is_there = measured.names().any(|(other, _)| other == way);
+            let summary = || spread(measured.summary(way, figure), digits);
+            if is_there { summary() } else { number(f64::NAN, digits) }
+        });
+        iter::once(name.to_owned()).chain(cells).collect()
+    });
+    report.table(&head_by_clients(all), rows);
+}
+
+fn head_by_clients(all: &[Measured]) -> Vec<String> {
+    let counts = all.iter().map(|measured| measured.clients.to_string());
+    iter::once("Way".to_owned()).chain(counts).collect()
+}
+
+fn report_hand_overs(report: &mut Report, all: &[Measured]) {
+    report.text("*Hand-overs per second, by the number of clients:*");
+    by_clients(report, all, 0, HAND_OVERS);
+    report.text("*Microseconds from the release to the next holder's answer, by the number of clients:*");
+    by_clients(report, all, 1, MEDIAN);
     let series: Vec<_> = all[0]
         .names()
         .map(|(_, name)| {
@@ -321,10 +344,8 @@ fn report_cpu(report: &mut Report, all: &[Measured]) {
         "*CPU time of the server for one hand-over, in microseconds, by the number of clients.* `BLPOP` and `RPUSH` hand \
          over an element of a list in the same way; two `PING` show what the connections cost by themselves:",
     );
-    let mut head = vec!["Way".to_owned()];
-    head.extend(all.iter().map(|measured| measured.clients.to_string()));
+    let mut head = head_by_clients(all);
     head.push(format!("{} to {}", many.clients, few.clients));
-    let head: Vec<&str> = head.iter().map(String::as_str).collect();
     let rows = few
         .names()
         .filter(|(way, _)| [OURS, BLPOP, PING].contains(way))

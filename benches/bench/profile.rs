@@ -41,7 +41,8 @@ pub(crate) fn parts(dump: &str, module: &Path) -> BTreeMap<String, u64> {
                 .unwrap_or(OTHERS),
         };
         let cost = line.split(' ').nth(1).and_then(|cost| cost.parse::<u64>().ok());
-        if let Some(cost) = cost.filter(|_| object == module) {
+        // The total, which comes last, has a colon behind its name.
+        if let Some(cost) = cost.filter(|_| object == module && !line.contains(':')) {
             *parts.entry(part.to_owned()).or_default() += cost;
         }
     }

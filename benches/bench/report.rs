@@ -1,5 +1,6 @@
 //! The report: Markdown, printed as it grows and written to a file, and its plots.
 
+use std::borrow::Borrow;
 use std::fs;
 use std::path::PathBuf;
 
@@ -35,12 +36,12 @@ impl Report {
         self.add(&format!("{text}\n"));
     }
 
-    pub(crate) fn table(&mut self, head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
-        let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-        let mut table = line(&head.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>());
+    pub(crate) fn table<C: Borrow<str>>(&mut self, head: &[C], rows: impl IntoIterator<Item = Vec<String>>) {
+        let line = |cells: String| format!("| {cells} |\n");
+        let mut table = line(head.join(" | "));
         table.push_str(&format!("|{}\n", "---|".repeat(head.len())));
         for row in rows {
-            table.push_str(&line(&row));
+            table.push_str(&line(row.join(" | ")));
         }
         self.add(&table);
     }
