@@ -15,6 +15,7 @@ use support::{
 };
 
 const README: Page = Page(include_str!("../README.md"));
+const BENCHES: Page = Page(include_str!("../benches/README.md"));
 
 fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -96,6 +97,18 @@ fn the_lines_for_redis_conf_are_in_the_one_that_is_shipped() {
 }
 
 #[test]
+fn what_it_costs_is_what_the_report_says() {
+    let section = README.section("What it costs");
+    let lines: Vec<&str> = section.lines().filter(|line| line.starts_with('|')).collect();
+    assert!(lines.len() > 10, "{lines:?}");
+    // The report may have more columns.
+    for line in lines {
+        let start = line.strip_suffix('|').unwrap();
+        assert!(BENCHES.0.lines().any(|other| other.starts_with(start)), "{line}");
+    }
+}
+
+#[test]
 fn every_target_of_make_that_is_named_exists() {
     let makefile = read("Makefile");
     let shell = README.blocks("sh").join("\n");
@@ -123,9 +136,10 @@ fn the_version_of_rust_is_that_of_the_manifest() {
 }
 
 /// The pages, and where they stand, with which their links begin.
-const PAGES: [(Page, &str); 4] = [
+const PAGES: [(Page, &str); 5] = [
     (README, "."),
     (Page(include_str!("../CONTRIBUTING.md")), "."),
+    (BENCHES, "benches"),
     (Page(include_str!("../examples/README.md")), "examples"),
     (Page(include_str!("../examples/atomic-updates.md")), "examples"),
 ];
@@ -169,7 +183,7 @@ fn every_test_that_is_named_exists() {
 
 #[test]
 fn every_example_is_in_the_index() {
-    let (index, directory) = PAGES[2];
+    let (index, directory) = PAGES[3];
     let mut files: Vec<_> = fs::read_dir(repository().join(directory)).unwrap().collect();
     let mut examples = BTreeSet::new();
     while let Some(entry) = files.pop() {
