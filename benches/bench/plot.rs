@@ -7,10 +7,10 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::commands::Pair;
 
-const WIDTH: u32 = 760;
+const WIDTH: u32 = 860;
 const BAR: u32 = 30;
 /// Where the bars begin: room for the names of two commands.
-const LEFT: i32 = 400;
+const LEFT: i32 = 480;
 
 /// A bar for each pair, with the range of the rounds, and a line where both cost the same.
 pub(crate) fn ratios(file: &Path, title: &str, pairs: &[Pair]) {
@@ -77,7 +77,7 @@ fn draw_lines<B: DrawingBackend>(
         let (least, most) = (values().fold(f64::MAX, f64::min), values().fold(0.0, f64::max));
         (least / 1.2..most * 1.2).log_scale()
     };
-    let (plot, names) = area.split_horizontally(WIDTH - 240);
+    let (plot, names) = area.split_horizontally(WIDTH - 300);
     let mut chart = ChartBuilder::on(&plot)
         .caption(title, ("sans-serif", 14))
         .margin(10)
