@@ -210,6 +210,52 @@ fn one_that_dies_between_the_hand_over_and_its_reply_passes_the_lock_on() {
 }
 
 #[test]
+fn the_lock_of_the_dead_is_free_where_its_database_has_changed_places() {
+    for swaps in [1, 2] {
+        for before_the_death in [true, false] {
+            let server = server();
+            let mut client = server.client();
+            let only = server.waiter("job", "token");
+            // The same name and token in the other database are somebody else's.
+            let mut other = server.client();
+            call!(other, "SELECT", 1);
+            assert_acquired(&call!(other, "LOCK.ACQUIRE", "job", "token", TTL), "token");
+            let mut steps = vec![cmd!("CLIENT", "KILL", "ID", only.id())];
+            for _ in 0..swaps {
+                let at = if before_the_death { 0 } else { steps.len() };
+                steps.insert(at, cmd!("SWAPDB", 0, 1));
+            }
+            release_and_kill(&mut client, &[], &steps);
+            let (of_the_dead, of_the_other) = if swaps == 1 { (1, 0) } else { (0, 1) };
+            call!(client, "SELECT", of_the_dead);
+            eventually("the lock is free", || call!(client, "EXISTS", "job") == int(0));
+            call!(client, "SELECT", of_the_other);
+            assert_eq!(call!(client, "GET", "job"), bulk("token"));
+        }
+    }
+}
+
+#[test]
+fn what_comes_after_a_flush_is_not_taken_for_the_lock_of_the_dead() {
+    for flush in [cmd!("FLUSHDB"), cmd!("FLUSHALL")] {
+        let server = server();
+        let mut client = server.client();
+        let only = server.waiter("job", "token");
+        assert_acquired(&call!(client, "LOCK.ACQUIRE", "another", "holder", TTL), "holder");
+        let mut next = server.waiter("another", "waiter");
+        let steps = [
+            flush,
+            cmd!("SET", "job", "token", "PX", TTL),
+            cmd!("CLIENT", "KILL", "ID", only.id()),
+        ];
+        release_and_kill(&mut client, &[], &steps);
+        // What was to be done after the flush has been done when this one is served.
+        assert_acquired(&next.reply(), "waiter");
+        assert_eq!(call!(client, "GET", "job"), bulk("token"));
+    }
+}
+
+#[test]
 fn where_nobody_else_waits_the_lock_of_the_dead_is_free() {
     let server = server();
     let mut client = server.client();

@@ -17,7 +17,7 @@ use crate::support::{DEADLINE, Server, Wire, blocked_clients, cmd, eventually};
 const CROWD: usize = 10_000;
 /// How many locks are bound to a connection where all of them are lost at once.
 const SESSIONS: usize = 100_000;
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 
 /// How often somebody unrelated asks.
 const INTERVAL: Duration = Duration::from_micros(100);

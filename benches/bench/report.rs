@@ -1,4 +1,4 @@
-//! The report: Markdown, printed as it grows and written to a file, and its plots.
+//! The report: Markdown, printed as it grows and written to a file at its end, and its plots.
 
 use std::borrow::Borrow;
 use std::fs;
@@ -9,15 +9,25 @@ use crate::plot;
 
 pub(crate) struct Report {
     directory: PathBuf,
+    name: String,
     text: String,
 }
 
 impl Report {
-    pub(crate) fn new(directory: PathBuf) -> Self {
+    /// One that is to be written to this file.
+    pub(crate) fn new(directory: PathBuf, name: String) -> Self {
         fs::create_dir_all(&directory).expect("the directory of the report can be made");
         Self {
             directory,
+            name,
             text: String::new(),
+        }
+    }
+
+    /// Writes it, if there is something in it.
+    pub(crate) fn finish(self) {
+        if !self.text.is_empty() {
+            fs::write(self.directory.join(self.name), self.text).expect("the report can be written");
         }
     }
 
@@ -25,7 +35,6 @@ impl Report {
         println!("{text}");
         self.text.push_str(text);
         self.text.push('\n');
-        fs::write(self.directory.join("report.md"), &self.text).expect("the report can be written");
     }
 
     pub(crate) fn section(&mut self, title: &str) {

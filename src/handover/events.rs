@@ -26,16 +26,23 @@ pub(crate) fn key_changed(context: &Context, key: Argument<'_>) -> Result<(), Er
 /// The keys of a database, or of all, have gone.
 pub(crate) fn keys_gone(context: &Context, database: Option<i32>) -> Result<(), Error> {
     session::keys_gone(database)?;
-    let databases = match database {
-        Some(database) => vec![database],
-        None => waiting(|waiting| waiting.queues.databases())?,
-    };
+    let databases = waiting(|waiting| match database {
+        Some(database) => {
+            waiting.grants.forget_database(database);
+            vec![database]
+        }
+        None => {
+            waiting.grants.clear();
+            waiting.queues.databases()
+        }
+    })?;
     look_at_all(context, &databases)
 }
 
 /// Two databases have changed places. Who waits for a lock of one goes on to wait in it.
 pub(crate) fn databases_swapped(context: &Context, first: i32, second: i32) -> Result<(), Error> {
     session::swapped(first, second)?;
+    waiting(|waiting| waiting.grants.swap_databases(first, second))?;
     look_at_all(context, &[first, second])
 }
 

@@ -63,10 +63,31 @@ impl<I: Copy + Eq + Hash> Grants<I> {
     /// Somebody with the holder's token has taken the lock again, extended it or asked for a fence, and so knows of it:
     /// the client of a reply that was lost.
     pub(crate) fn known(&mut self, database: i32, key: &[u8], token: &[u8]) {
-        let is_it = |grant: &Hold| grant.lock.database == database && *grant.lock.key == *key && *grant.token == *token;
-        self.underway.retain(|_, grant| !is_it(grant));
-        self.taken.retain(|_, grant| !is_it(grant));
-        self.abandoned.retain(|grant| !is_it(grant));
+        self.forget_all(|grant| grant.lock.database == database && *grant.lock.key == *key && *grant.token == *token);
+    }
+
+    /// The keys of a database have gone, and the locks with them; whatever has their names later is another's.
+    pub(crate) fn forget_database(&mut self, database: i32) {
+        self.forget_all(|grant| grant.lock.database == database);
+    }
+
+    fn forget_all(&mut self, is_one: impl Fn(&Hold) -> bool) {
+        self.underway.retain(|_, grant| !is_one(grant));
+        self.taken.retain(|_, grant| !is_one(grant));
+        self.abandoned.retain(|grant| !is_one(grant));
+    }
+
+    /// The keys of two databases have changed places.
+    pub(crate) fn swap_databases(&mut self, first: i32, second: i32) {
+        let alive = self.underway.values_mut().chain(self.taken.values_mut());
+        for grant in alive.chain(&mut self.abandoned) {
+            let database = &mut grant.lock.database;
+            if *database == first {
+                *database = second;
+            } else if *database == second {
+                *database = first;
+            }
+        }
     }
 
     /// A grant that its client did not live to hear of.
@@ -149,6 +170,41 @@ mod tests {
         assert_eq!(grants.next_abandoned(), Some(&grant(1, 1)));
         grants.forget(&grant(1, 1));
         assert!(grants.is_empty());
+    }
+
+    /// One in each state: its client is alive, may be alive, is not.
+    fn one_of_each() -> Grants<u8> {
+        let mut grants = Grants::new();
+        for client in 1..=3 {
+            grants.add(client, grant(client, client));
+        }
+        grants.taken(2, 12);
+        assert!(grants.lost(3));
+        grants
+    }
+
+    #[test]
+    fn a_grant_goes_with_its_database() {
+        let mut grants = one_of_each();
+        grants.swap_databases(0, 4);
+        grants.swap_databases(7, 4);
+        assert!(grants.lost(1) && grants.connection_ended(12));
+        for key in [2, 1, 3] {
+            let mut hold = grant(key, key);
+            hold.lock.database = 7;
+            assert!(grants.abandoned.contains(&hold));
+            grants.forget(&hold);
+        }
+        assert!(grants.is_empty());
+    }
+
+    #[test]
+    fn a_grant_is_forgotten_with_its_database() {
+        let mut grants = one_of_each();
+        grants.forget_database(1);
+        assert!(!grants.is_empty());
+        grants.forget_database(0);
+        assert!(grants.is_empty() && !grants.lost(1) && !grants.connection_ended(12));
     }
 
     #[test]
