@@ -187,7 +187,12 @@ fn each() -> Vec<Vec<String>> {
     let mut rows = vec![
         row("a held lock", &held, "`SET key token PX ttl`", &plain),
         row("a held lock with `SESSION`", &session, "a held lock", &held),
-        row("the contention record of a lock", &record, "a held lock", &held),
+        row(
+            "the contention record of a lock, besides",
+            &record,
+            "a held lock",
+            &held,
+        ),
     ];
     for count in WAITERS {
         eprintln!("memory: {count} wait");
@@ -237,7 +242,7 @@ pub(crate) fn run(report: &mut Report) {
     report.text(
         "Bytes that one of many takes, by the server's count (`used_memory`) and by the system's (`used_memory_rss`). That \
          of a client includes its connection. For each client that a module has blocked, the server keeps two of its own, \
-         whose buffers, some 16 kB each, are hardly touched.",
+         whose buffers, some 16 kB each, are touched in part. The *ratio* is ours over the other's, by the server's count.",
     );
     let head = ["What", "bytes", "RSS", "beside", "bytes", "RSS", "ratio"];
     report.table(&head, each());

@@ -380,13 +380,14 @@ fn see(scene: &Scene) -> Seen {
 
 pub(crate) fn run(report: &mut Report) {
     report.section("Latency of others");
-    report.text(
-        "How long a `GET` of somebody unrelated takes while something happens, in milliseconds, and how long that takes \
-         in all. Such a `GET` is due every 0.1 ms; the worst one tells for how long the server did not serve its clients. \
-         *Busy* is the most CPU time that the server's main thread used while one of them waited, which does not depend \
-         on what else the machine does. Medians of several rounds in which all take turns, with the range of their \
-         middle half for the worst.",
-    );
+    report.text(&format!(
+        "How long a `GET` of somebody unrelated takes while something happens, in milliseconds, and how long that \
+         takes in all, until all who wait have their answers. Such a `GET` is due every 0.1 ms; the worst one \
+         tells for how long the server did not serve its clients. *Busy* is the most CPU time that the server's \
+         main thread used around one of them, which does not depend on what else the machine does; the kernel may \
+         count some milliseconds late. Medians of {ROUNDS} rounds in which all take turns, with the range of their \
+         middle half for the worst."
+    ));
     let rounds: Vec<Vec<Seen>> = (1..=ROUNDS)
         .map(|round| {
             eprintln!("others: round {round} of {ROUNDS}");
