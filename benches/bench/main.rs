@@ -1,8 +1,8 @@
 //! What locks cost beside what they replace. Everything is measured in one run, in turns, and stated as ratios.
 //!
 //! `make bench` runs it, and prints a report, which it also writes to `target/bench`, with plots: `report.md`, or one
-//! named after the parts that were asked for. `REDIS_SERVER` names
-//! the server. Nothing is asserted of the figures. To run a part: `cargo bench --bench bench -- SECTION…`
+//! named after the parts that were asked for. `REDIS_SERVER` names the server. Nothing is asserted of the figures. To run
+//! a part: `cargo bench --bench bench -- SECTION…`
 //!
 //! It takes some ten thousand connections, so the limit of open files is raised as far as it goes.
 
@@ -57,7 +57,7 @@ fn main() {
     }
     raise_open_files();
     let target = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    // One of some parts is not to replace that of all.
+    // A report of some parts must not replace that of all.
     let name = if asked.is_empty() {
         "report".to_owned()
     } else {
