@@ -135,12 +135,14 @@ fn the_version_of_rust_is_that_of_the_manifest() {
     assert!(README.0.contains(&format!("a Rust toolchain ({version} or later)")));
 }
 
+const EXAMPLES: (Page, &str) = (Page(include_str!("../examples/README.md")), "examples");
+
 /// The pages, and where they stand, with which their links begin.
 const PAGES: [(Page, &str); 5] = [
     (README, "."),
     (Page(include_str!("../CONTRIBUTING.md")), "."),
     (BENCHES, "benches"),
-    (Page(include_str!("../examples/README.md")), "examples"),
+    EXAMPLES,
     (Page(include_str!("../examples/atomic-updates.md")), "examples"),
 ];
 
@@ -183,7 +185,7 @@ fn every_test_that_is_named_exists() {
 
 #[test]
 fn every_example_is_in_the_index() {
-    let (index, directory) = PAGES[3];
+    let (index, directory) = EXAMPLES;
     let mut files: Vec<_> = fs::read_dir(repository().join(directory)).unwrap().collect();
     let mut examples = BTreeSet::new();
     while let Some(entry) = files.pop() {
